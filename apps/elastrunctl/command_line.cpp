@@ -18,6 +18,8 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #ifndef ELASTRUN_VERSION  // CMake gives the project's
 #define ELASTRUN_VERSION "of an unknown version"
@@ -80,20 +82,8 @@ constexpr const char* kJobHelp =
 constexpr const char* kSecretHelp =
     "File with the job's secret, as secret_file in --rdzv-conf; else ELASTRUN_SECRET";
 
-/// Options of all subcommands, and the one that the words ask for.
-struct Verbs {
-  StatusOptions status;
-  StacksOptions stacks;
-  PreemptOptions preempt;
-  LogsOptions logs;
-  StoreOptions store;
-  GoodputOptions report;
-  ConvertOptions convert;
-  CalculateOptions calculate;
-  WatchOptions watch;
-  WhatIfOptions what_if;
-  std::function<int()> chosen;
-};
+/// Runs the subcommand that the words ask for.
+using Chosen = std::function<int()>;
 
 /// Checks the text of --rdzv-conf and says what is wrong with it.
 bool read_conf(JobChoice& job) {
@@ -106,20 +96,21 @@ bool read_conf(JobChoice& job) {
   return true;
 }
 
-/// One subcommand, which `start` runs with its options.
+/// One subcommand, and its options, with which `start` runs it.
 template <class Options>
-CLI::App& add_verb(CLI::App& app, Verbs& verbs, const char* name, const char* help,
-                   Options& options, int (*start)(const Options&)) {
+std::pair<CLI::App&, Options&> add_verb(CLI::App& app, Chosen& chosen, const char* name,
+                                        const char* help, int (*start)(const Options&)) {
   auto* command = app.add_subcommand(name, help);
-  command->callback([&verbs, &options, start] {
-    verbs.chosen = [&options, start] {
-      if constexpr (requires { options.job.conf; }) {
-        if (!read_conf(options.job)) return kExitUsage;
+  const auto options = std::make_shared<Options>();
+  command->callback([&chosen, options, start] {
+    chosen = [options, start] {
+      if constexpr (requires { options->job.conf; }) {
+        if (!read_conf(options->job)) return kExitUsage;
       }
-      return start(options);
+      return start(*options);
     };
   });
-  return *command;
+  return {*command, *options};
 }
 
 template <class Value>
@@ -146,50 +137,46 @@ void add_question_options(CLI::App& command, Options& options) {
   add_job_options(command, options.job);
 }
 
-void add_status(CLI::App& app, Verbs& verbs) {
-  auto& command =
-      add_verb(app, verbs, "status",
-               "Who is in, who is missing, who waits for what; which jobs run on this machine",
-               verbs.status, run_status);
+void add_status(CLI::App& app, Chosen& chosen) {
+  const auto [command, options] = add_verb(
+      app, chosen, "status",
+      "Who is in, who is missing, who waits for what; which jobs run on this machine", run_status);
   command
       .add_option(
-          "job", verbs.status.target,
+          "job", options.target,
           fmt::format("{}, or a rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT "
                       "of a static job): HOST[:PORT]. If left out: the jobs that run here",
                       kJobHelp))
       ->envname("PET_RDZV_ENDPOINT");
-  add_question_options(command, verbs.status);
+  add_question_options(command, options);
 }
 
-void add_stacks(CLI::App& app, Verbs& verbs) {
-  auto& command = add_verb(app, verbs, "stacks", "Where the workers of a running job stand",
-                           verbs.stacks, run_stacks);
+void add_stacks(CLI::App& app, Chosen& chosen) {
+  const auto [command, options] =
+      add_verb(app, chosen, "stacks", "Where the workers of a running job stand", run_stacks);
   command.add_option(
-      "job", verbs.stacks.target,
+      "job", options.target,
       fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
                   "one here",
                   kJobHelp));
-  command.add_flag("--kernel", verbs.stacks.kernel,
+  command.add_flag("--kernel", options.kernel,
                    "Show what the kernel tells of each thread, too, where there are Python frames");
-  add_question_options(command, verbs.stacks);
+  add_question_options(command, options);
 }
 
-void add_preempt(CLI::App& app, Verbs& verbs) {
-  auto& options = verbs.preempt;
-  auto& command = add_verb(app, verbs, "preempt",
-                           "Have a running job save and end with exit code 75, on all of its nodes",
-                           options, run_preempt);
+void add_preempt(CLI::App& app, Chosen& chosen) {
+  const auto [command, options] = add_verb(
+      app, chosen, "preempt",
+      "Have a running job save and end with exit code 75, on all of its nodes", run_preempt);
   command.add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
   valued(command, "--deadline", options.deadline, "SECONDS",
          "How long it may take; the job's own --preempt-timeout if left out")
       ->check(CLI::Range(0.001, 1e7));
 }
 
-void add_logs(CLI::App& app, Verbs& verbs) {
-  auto& options = verbs.logs;
-  auto& command =
-      add_verb(app, verbs, "logs", "Show and follow what the workers on this machine write",
-               options, run_logs);
+void add_logs(CLI::App& app, Chosen& chosen) {
+  const auto [command, options] = add_verb(
+      app, chosen, "logs", "Show and follow what the workers on this machine write", run_logs);
   command.add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
   command.add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
       ->check(CLI::NonNegativeNumber);
@@ -199,11 +186,10 @@ void add_logs(CLI::App& app, Verbs& verbs) {
       ->check(CLI::NonNegativeNumber);
 }
 
-void add_store(CLI::App& app, Verbs& verbs) {
-  auto& options = verbs.store;
-  auto& command = add_verb(app, verbs, "store",
-                           "Host the rendezvous, and a TCPStore, so that no node of the job has to",
-                           options, run_store);
+void add_store(CLI::App& app, Chosen& chosen) {
+  const auto [command, options] =
+      add_verb(app, chosen, "store",
+               "Host the rendezvous, and a TCPStore, so that no node of the job has to", run_store);
   valued(command, "--listen", options.listen, "ADDRESS[:PORT]",
          "ADDRESS[:PORT] to listen at: a number, localhost, or * for every address; port 29400 if "
          "left out, any free one if 0")
@@ -215,10 +201,9 @@ void add_store(CLI::App& app, Verbs& verbs) {
   add_job_options(command, options.job);
 }
 
-void add_report(CLI::App& goodput, Verbs& verbs) {
-  auto& options = verbs.report;
-  auto& report =
-      add_verb(goodput, verbs, "report", "Print the account of a job", options, run_goodput_report);
+void add_report(CLI::App& goodput, Chosen& chosen) {
+  const auto [report, options] =
+      add_verb(goodput, chosen, "report", "Print the account of a job", run_goodput_report);
   valued(report, "files", options.files, "FILE",
          "journal.jsonl of each submission of the job, or the directory with it, or a log of "
          "ml-goodput-measurement as JSON lines; - is standard input")
@@ -231,10 +216,10 @@ void add_report(CLI::App& goodput, Verbs& verbs) {
       ->excludes("--compatible");
 }
 
-void add_convert(CLI::App& goodput, Verbs& verbs) {
-  auto& options = verbs.convert;
-  auto& convert = add_verb(goodput, verbs, "convert", "Write the files of a job for other programs",
-                           options, run_goodput_convert);
+void add_convert(CLI::App& goodput, Chosen& chosen) {
+  const auto [convert, options] =
+      add_verb(goodput, chosen, "convert", "Write the files of a job for other programs",
+               run_goodput_convert);
   std::vector<std::string> forms(std::begin(kConversions), std::end(kConversions));
   convert
       .add_option("--to", options.to, "What for: Perfetto, TensorBoard, or from a log to a journal")
@@ -247,10 +232,9 @@ void add_convert(CLI::App& goodput, Verbs& verbs) {
       ->required();
 }
 
-void add_what_if(CLI::App& goodput, Verbs& verbs) {
-  auto& options = verbs.what_if;
-  auto& what_if =
-      add_verb(goodput, verbs, "what-if", "What another restart policy would have decided", options,
+void add_what_if(CLI::App& goodput, Chosen& chosen) {
+  const auto [what_if, options] =
+      add_verb(goodput, chosen, "what-if", "What another restart policy would have decided",
                run_goodput_what_if);
   what_if.add_option("files", options.files, "As of report")->required()->type_name("FILE");
   what_if
@@ -267,30 +251,29 @@ void add_what_if(CLI::App& goodput, Verbs& verbs) {
   what_if.add_flag("--json", options.json, "Print the answer as one line of JSON");
 }
 
-void add_calculate(CLI::App& goodput, Verbs& verbs) {
-  auto& options = verbs.calculate;
-  auto& calculate = add_verb(goodput, verbs, "calculate",
-                             "Answer questions on standard input as ml-goodput-measurement does",
-                             options, run_goodput_calculate);
+void add_calculate(CLI::App& goodput, Chosen& chosen) {
+  const auto [calculate, options] = add_verb(
+      goodput, chosen, "calculate",
+      "Answer questions on standard input as ml-goodput-measurement does", run_goodput_calculate);
   valued(calculate, "--job", options.job, "NAME", "Whose entries count")->required();
   calculate.add_flag("--elastic", options.elastic, "Count slices, as its elastic calculator");
   valued(calculate, "files", options.files, "FILE",
          "Logs of ml-goodput-measurement, or journal.jsonl");
 }
 
-void add_watch(CLI::App& goodput, Verbs& verbs) {
-  auto& watch = add_verb(goodput, verbs, "watch", "Show the account of a job as it goes on",
-                         verbs.watch, run_goodput_watch);
-  valued(watch, "job", verbs.watch.target, "FILE",
+void add_watch(CLI::App& goodput, Chosen& chosen) {
+  const auto [watch, options] = add_verb(
+      goodput, chosen, "watch", "Show the account of a job as it goes on", run_goodput_watch);
+  valued(watch, "job", options.target, "FILE",
          fmt::format("{}, or a journal.jsonl or its directory; not needed for the only job here",
                      kJobHelp));
 }
 
-void add_goodput(CLI::App& app, Verbs& verbs) {
+void add_goodput(CLI::App& app, Chosen& chosen) {
   auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
   command->require_subcommand(1);
   for (const auto add : {add_report, add_convert, add_what_if, add_calculate, add_watch})
-    add(*command, verbs);
+    add(*command, chosen);
 }
 
 std::vector<spec::Choice> choices_of(const CLI::App& app) {
@@ -378,13 +361,13 @@ int run_command(int argc, char** argv) try {
   app.set_version_flag("--version", std::string("elastrunctl ") + ELASTRUN_VERSION);
   app.require_subcommand(1);
   add_print_completion(app);
-  Verbs verbs;
+  Chosen chosen;
   for (const auto add : {add_status, add_stacks, add_preempt, add_logs, add_goodput, add_store})
-    add(app, verbs);
+    add(app, chosen);
   app.add_subcommand(
          "clean",
          "Kill what jobs have left on this machine whose two processes were killed together")
-      ->callback([&verbs] { verbs.chosen = run_clean; });
+      ->callback([&chosen] { chosen = run_clean; });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -394,7 +377,7 @@ int run_command(int argc, char** argv) try {
                                     unknown.empty() ? error.what() : unknown),
                         kExitUsage);
   }
-  return verbs.chosen();
+  return chosen();
 } catch (const std::exception& error) {
   return report_error(fmt::format("internal error: {}", error.what()), kExitFailed);
 }

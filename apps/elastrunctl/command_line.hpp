@@ -4,7 +4,6 @@
 #include "core/error.hpp"
 #include "spec/agreed_rules.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

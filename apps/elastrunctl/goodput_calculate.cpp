@@ -16,7 +16,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
-#include <ctime>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <map>
@@ -27,6 +26,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::ctl {
@@ -136,27 +136,22 @@ class MeasurementFiles {
   /// How many bytes of `text` are done with. `at_end`: no more of it is there yet.
   std::size_t take_lines(std::string_view text, bool at_end, File& file) {
     std::size_t taken = 0;
-    while (taken < text.size()) {
-      const auto end = text.find('\n', taken);
-      const auto line = text.substr(taken, end == text.npos ? end : end - taken);
-      if (end != text.npos) {
-        const bool too_long = line.size() >= kLongestEntry;
-        if (too_long && !file.skipping) ++found_.skipped;
-        if (!too_long && !file.skipping) (void)take(line, true);
-        file.skipping = false;
-        taken = end + 1;
-        continue;
-      }
-      if (!file.skipping && line.size() >= kLongestEntry) {
-        ++found_.skipped;
-        file.skipping = true;
-      }
-      // A last line without its LF may be whole, or may still be written. If it parses it counts
-      // now; else it waits for the rest.
-      if (file.skipping || (at_end && take(line, false))) taken = text.size();
-      break;
+    for (auto end = text.find('\n'); end != text.npos; end = text.find('\n', taken)) {
+      const auto line = text.substr(taken, end - taken);
+      const bool skipped = std::exchange(file.skipping, false);
+      if (!skipped && line.size() >= kLongestEntry) ++found_.skipped;
+      if (!skipped && line.size() < kLongestEntry) (void)take(line, true);
+      taken = end + 1;
     }
-    return taken;
+    const auto rest = text.substr(taken);
+    if (!file.skipping && rest.size() >= kLongestEntry) {
+      ++found_.skipped;
+      file.skipping = true;
+    }
+    // A last line without its LF may be whole, or may still be written. If it parses it counts
+    // now; else it waits for the rest.
+    const bool done = file.skipping || (at_end && !rest.empty() && take(rest, false));
+    return done ? text.size() : taken;
   }
 
   /// False: half a line. `whole`: it is none, whatever it says.

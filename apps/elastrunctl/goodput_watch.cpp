@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <poll.h>
+#include <ranges>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -26,9 +27,8 @@ using Summary = goodput::Ledger::Summary;
 
 constexpr int kTickMilliseconds = 1000;
 constexpr std::size_t kWatchedRestarts = 5;
-constexpr std::size_t kLongestPending = (1 << 20) + 1;  // a longer line is not a record
-constexpr auto kSilence = std::chrono::seconds(10);     // beyond it people are told
-constexpr auto kLate = std::chrono::seconds(5);         // steps come by then, if there were any
+constexpr auto kSilence = std::chrono::seconds(10);  // beyond it people are told
+constexpr auto kLate = std::chrono::seconds(5);      // steps come by then, if there were any
 
 struct Source {
   std::string journal;
@@ -79,7 +79,9 @@ Result<Source> source_of(const std::string& target) {
 /// A journal that grows, and the account of what it holds.
 class WatchedJob {
  public:
-  WatchedJob(LogTail tail, Source source) : tail_(std::move(tail)), run_(std::move(source.run)) {}
+  WatchedJob(LogTail tail, Source source) : tail_(std::move(tail)), run_(std::move(source.run)) {
+    tail_.label("");
+  }
 
   /// Takes what has come. Fails with Usage for a log of ml-goodput-measurement.
   Status advance() {
@@ -87,9 +89,11 @@ class WatchedJob {
     const bool gone = run_ && !runs::is_alive(run_->entry);
     bool more = false;
     Status status;
-    tail_.read([&](std::string_view bytes) {
+    tail_.read([&](std::string_view text) {
       more = true;
-      if (status) status = take(bytes);
+      for (const auto line : text | std::views::split('\n')) {
+        if (status) status = reader_.take(std::string_view(line));
+      }
     });
     if (!status) return status;
     if (reader_.input.measured) {
@@ -132,23 +136,9 @@ class WatchedJob {
   }
 
  private:
-  Status take(std::string_view bytes) {
-    pending_ += bytes;
-    std::size_t begin = 0;
-    for (auto end = pending_.find('\n'); end != std::string::npos;
-         end = pending_.find('\n', begin)) {
-      if (auto status = reader_.take(pending_.substr(begin, end - begin)); !status) return status;
-      begin = end + 1;
-    }
-    pending_.erase(0, begin);
-    if (pending_.size() <= kLongestPending) return {};
-    return reader_.take(std::exchange(pending_, {}));  // counted as no record
-  }
-
   LogTail tail_;
   const std::optional<runs::ListedRun> run_;
   GoodputReader reader_;
-  std::string pending_;
   bool over_ = false, ended_before_ = false;
 };
 

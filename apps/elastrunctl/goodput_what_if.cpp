@@ -22,16 +22,11 @@ namespace {
 using rendezvous::Cause;
 using telemetry::Record;
 
-bool recorded_flag(const Record& record, std::string_view name) {
-  const auto* flag = std::get_if<bool>(record.find(name));
-  return flag != nullptr && *flag;
-}
-
 /// Journals of before the policy have no class: a failure is an error, as it was counted.
 std::optional<Cause> recorded_cause(const Record& record) {
   const auto name = record.text("class");
   const auto what = spec::find_cause_class(name);
-  if (!what && !recorded_flag(record, "failure")) return std::nullopt;
+  if (!what && !record.is("failure")) return std::nullopt;
   Cause cause;
   cause.what = what.value_or(spec::CauseClass::Error);
   cause.kind = what == spec::CauseClass::NodeLost    ? Cause::Kind::NodeLost
@@ -94,7 +89,7 @@ class RestartReplay {
     auto& start = taken_.back();
     start.end = std::max(start.end, record.stamp.wall);
     const bool restarted = record.name == "restart";
-    if (restarted || (record.name == "job.ended" && !recorded_flag(record, "succeeded"))) {
+    if (restarted || (record.name == "job.ended" && !record.is("succeeded"))) {
       if (auto cause = recorded_cause(record)) {
         start.failures.push_back({record.stamp.wall, std::move(*cause), restarted});
       }

@@ -67,7 +67,7 @@ void LogTail::read(const Write& write) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return;
     const std::string_view text(piece.data(), static_cast<std::size_t>(got));
-    if (label_.empty()) {
+    if (!label_) {
       write(text);
       continue;
     }
@@ -81,13 +81,13 @@ void LogTail::give_lines(const Write& write) {
   std::string out;
   std::size_t begin = 0;
   for (auto end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n', begin)) {
-    out += label_;
+    out += *label_;
     out.append(pending_, begin, end + 1 - begin);
     begin = end + 1;
   }
   pending_.erase(0, begin);
   if (pending_.size() > kLongestPart) {
-    out += label_ + pending_ + "\n";
+    out += *label_ + pending_ + "\n";
     pending_.clear();
   }
   if (!out.empty()) write(out);
@@ -95,7 +95,7 @@ void LogTail::give_lines(const Write& write) {
 
 void LogTail::finish(const Write& write) {
   read(write);
-  if (!pending_.empty()) write(label_ + pending_ + "\n");
+  if (!pending_.empty()) write(*label_ + pending_ + "\n");
   pending_.clear();
 }
 

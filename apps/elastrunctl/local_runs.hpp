@@ -41,8 +41,8 @@ std::string dead_runs_text(const std::vector<runs::DeadRun>& dead);
 /// Writes one line of JSON: {"runs":[...]}.
 std::string local_status_json(const std::vector<runs::ListedRun>& runs);
 
-/// One log file, read as it grows. With a label it gives whole lines, each with the label in front;
-/// without one the bytes as they are.
+/// One file of lines, read as it grows. With a label, which may be empty, it gives whole lines,
+/// each with the label in front; without one the bytes as they are.
 class LogTail {
  public:
   using Write = std::function<void(std::string_view)>;
@@ -61,7 +61,7 @@ class LogTail {
   void give_lines(const Write& write);
 
   UniqueFd file_;
-  std::string label_;
+  std::optional<std::string> label_;
   std::string pending_;
 };
 

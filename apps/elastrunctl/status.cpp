@@ -23,7 +23,6 @@
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <cstring>
 #include <fmt/format.h>
 #include <memory>
@@ -32,7 +31,6 @@
 #include <string_view>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 

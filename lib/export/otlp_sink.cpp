@@ -14,7 +14,6 @@
 #include <cmath>
 #include <deque>
 #include <fmt/format.h>
-#include <iterator>
 #include <map>
 #include <random>
 #include <utility>
@@ -256,13 +255,13 @@ json::object log_of(const Record& record, const std::string& trace) {
   return log;
 }
 
-json::array by_scope(std::map<std::string, json::array> all, const char* what,
-                     const OtlpOptions& options) {
+std::string body(const char* outer, const char* inner, const char* what,
+                 std::map<std::string, json::array> by_scope, const OtlpOptions& options) {
   json::array scopes;
-  for (auto& [scope, members] : all) {
+  for (auto& [scope, members] : by_scope) {
     scopes.push_back(json::object{{"scope", scope_of(scope, options)}, {what, std::move(members)}});
   }
-  return scopes;
+  return body(outer, inner, std::move(scopes), options);
 }
 
 std::string percent_decoded(std::string_view text) {
@@ -360,8 +359,7 @@ std::string otlp_logs(std::span<const Record> records, const OtlpOptions& option
   for (const auto& record : records) {
     if (record.kind == Record::Kind::Event) all[record.scope].push_back(log_of(record, trace));
   }
-  return body("resourceLogs", "scopeLogs", by_scope(std::move(all), "logRecords", options),
-              options);
+  return body("resourceLogs", "scopeLogs", "logRecords", std::move(all), options);
 }
 
 std::string otlp_traces(std::span<const Record> records, const OtlpOptions& options) {
@@ -374,7 +372,7 @@ std::string otlp_traces(std::span<const Record> records, const OtlpOptions& opti
     if (record.kind != Record::Kind::SpanEnd || !time || *time < 0) continue;
     all[record.scope].push_back(span_of(record, *time, ids, trace));
   }
-  return body("resourceSpans", "scopeSpans", by_scope(std::move(all), "spans", options), options);
+  return body("resourceSpans", "scopeSpans", "spans", std::move(all), options);
 }
 
 Result<OtlpTarget> parse_otlp_url(std::string_view url) {

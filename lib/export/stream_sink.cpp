@@ -178,7 +178,7 @@ struct File {
     if (form.lines && (!there || S_ISREG(named.st_mode))) {
       if (auto again = open()) {
         fd = std::move(*again);
-        torn = ends_torn();
+        torn = files::ends_torn(fd.get());
         return true;
       }
     } else {
@@ -217,19 +217,6 @@ struct File {
     const bool cut = !form.lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
                      ::ftruncate(fd.get(), info.st_size - bytes) == 0;
     torn = form.lines && !cut;
-  }
-
-  /// Whether an earlier writer has left half a line.
-  bool ends_torn() const {
-    struct stat info {};
-    char last = '\n';
-    // By descriptor, since the path may name another file by now; reopened, since this one only
-    // writes.
-    const auto open_one = fmt::format("/proc/self/fd/{}", fd.get());
-    const UniqueFd reader(::open(open_one.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    return reader && ::fstat(reader.get(), &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size > 0 && ::pread(reader.get(), &last, 1, info.st_size - 1) == 1 &&
-           last != '\n';
   }
 };
 
@@ -484,7 +471,7 @@ Result<std::unique_ptr<PieceWriter>> write_file(files::BlockingCalls& calls,
   auto opened = file->open();
   if (!opened) return std::unexpected(opened.error());
   file->fd = std::move(*opened);
-  file->torn = form.lines && file->ends_torn();
+  file->torn = form.lines && files::ends_torn(file->fd.get());
   if (const auto [done, error] = file->put(form.head); error != 0) {
     return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(error)));
   }

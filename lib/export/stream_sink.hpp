@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <sys/types.h>
-#include <utility>
 #include <vector>
 
 namespace elastrun::exporter {

@@ -17,9 +17,22 @@
 namespace elastrun::exporter {
 namespace {
 
+using telemetry::Attribute;
 using telemetry::Record;
 using telemetry::Sketch;
 using telemetry::Value;
+using Phase = TraceEvent::Phase;
+
+json::value plain(const Value& value) {
+  const auto* const number = std::get_if<double>(&value);
+  if (number != nullptr && !std::isfinite(*number)) return nullptr;
+  const auto* const text = std::get_if<std::string>(&value);
+  return text != nullptr ? json::value(json::string(valid_utf8(*text))) : telemetry::to_json(value);
+}
+
+double microseconds(Duration time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
 
 template <class T>
 std::string little_endian(T value) {
@@ -203,26 +216,6 @@ std::string TensorBoardRecords::of(const Record& record) {
   const auto tag = tag_of(record);
   return tensorboard_values(record.stamp.wall, step_of(record, tag), {{tag, *number}});
 }
-
-namespace {
-
-using telemetry::Attribute;
-using telemetry::Record;
-using telemetry::Value;
-using Phase = TraceEvent::Phase;
-
-json::value plain(const Value& value) {
-  const auto* const number = std::get_if<double>(&value);
-  if (number != nullptr && !std::isfinite(*number)) return nullptr;
-  const auto* const text = std::get_if<std::string>(&value);
-  return text != nullptr ? json::value(json::string(valid_utf8(*text))) : telemetry::to_json(value);
-}
-
-double microseconds(Duration time) {
-  return static_cast<double>(time.count()) / 1e3;
-}
-
-}  // namespace
 
 std::string trace_line(const TraceEvent& event) {
   json::object line;

@@ -16,6 +16,9 @@
 /// Traces for Perfetto and chrome://tracing are in the array form of Chrome's "Trace Event Format":
 /// one event a line. The closing bracket may be missing, so that a file is readable whenever its
 /// writer ends.
+///
+/// TensorBoard's event files are TFRecords (tensorflow/core/lib/io/record_writer.h) of Event
+/// messages (tensorboard/compat/proto/event.proto and summary.proto), written by hand.
 namespace elastrun::exporter {
 
 struct TraceEvent {
@@ -56,9 +59,6 @@ class TraceLines {
   const TimePoint start_;
   std::set<std::int64_t> named_;
 };
-
-/// TensorBoard's event files: TFRecords (tensorflow/core/lib/io/record_writer.h) of Event messages
-/// (tensorboard/compat/proto/event.proto and summary.proto), written by hand.
 
 /// CRC-32C (Castagnoli) of RFC 3720, as TFRecords store it.
 std::uint32_t masked_crc32c(std::string_view bytes);

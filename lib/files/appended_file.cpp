@@ -12,7 +12,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <mutex>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace elastrun::files {
@@ -50,24 +49,14 @@ struct AppendedFile::State {
 
   void open() {
     if (std::exchange(opened, true)) return;
-    // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
-    const int how = form.whole_lines ? O_RDWR : O_WRONLY;
-    auto named = open_by_name(*path, form.flags | how | O_CREAT | O_APPEND, form.mode);
+    auto named = open_by_name(*path, form.flags | O_WRONLY | O_CREAT | O_APPEND, form.mode);
     if (!named) {
       refused = errno;
       why = named.error().text;
       give_up(refused, {});
     }
     fd = std::move(named).value_or(UniqueFd());
-    torn = ends_torn();
-  }
-
-  bool ends_torn() const {
-    struct stat info {};
-    char last = '\n';
-    const bool some = form.whole_lines && fd && ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
-    // pread(2) moves no offset, and O_APPEND would ignore it anyway.
-    return some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
+    torn = form.whole_lines && fd && ends_torn(fd.get());
   }
 
   /// Under the mutex.

@@ -182,6 +182,18 @@ bool is_written_to(const std::string& path) {
   return is_stream(path) || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
 }
 
+bool ends_torn(int fd) {
+  struct stat info {};
+  char last = '\n';
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return false;
+  // By descriptor, since the path may name another file by now; reopened, since a FIFO that is
+  // opened for both never waits for its reader, so files are opened for writing alone.
+  const auto open_one = fmt::format("/proc/self/fd/{}", fd);
+  const UniqueFd reader(::open(open_one.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // pread(2) moves no offset.
+  return reader && ::pread(reader.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
+}
+
 bool is_open_at(const std::string& path, int fd) {
   struct stat there {};
   struct stat open {};

@@ -43,6 +43,9 @@ bool is_written_to(const std::string& path);
 /// True if `fd` has open what is at `path`, under any name. May wait for the file system.
 bool is_open_at(const std::string& path, int fd);
 
+/// True if the plain file that `fd` has open, for writing alone maybe, ends in half a line.
+bool ends_torn(int fd);
+
 /// Checks that another user has put no link on the way to `path` into a folder of everybody's, such
 /// as /tmp: it could have us write elsewhere. Fails with Io.
 Status check_links(const std::string& path);

@@ -3,7 +3,6 @@
 #include "logs/console.hpp"
 
 #include "core/log.hpp"
-#include "core/text.hpp"
 #include "files/whole_file.hpp"
 
 #include <algorithm>

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -27,40 +26,36 @@ using spdlog::details::log_msg_buffer;
 using spdlog::details::null_mutex;
 using spdlog::sinks::rotating_file_sink_st;
 
-/// Used on the loop; only what `File` holds is used by the thread.
+/// Used on the loop, but for what belongs to the thread.
 class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
  public:
   Sink(files::BlockingCalls& calls, const std::string& path)
-      : calls_(calls),
-        what_(std::make_shared<const std::string>(path)),
-        file_(std::make_shared<File>()) {
+      : calls_(calls), log_(std::make_shared<Log>(path)) {
     set_level(spdlog::level::info);
-    file_->formatter = log::make_formatter();
   }
 
  private:
-  /// Opened by the first line.
-  struct File {
-    std::unique_ptr<spdlog::formatter> formatter;
-    std::unique_ptr<rotating_file_sink_st> sink;
-  };
-  /// Counts writes on the loop's side; answers may come after the sink has gone.
-  struct Count {
+  struct Log {
+    const std::string path;
+    // The thread's; the file is opened by the first line.
+    std::unique_ptr<spdlog::formatter> formatter = log::make_formatter();
+    std::unique_ptr<rotating_file_sink_st> file{};
+    // The loop's; answers may come after the sink has gone.
     int waiting = 0;
     std::uint64_t lost = 0;
     bool broken = false;
   };
 
   void sink_it_(const log_msg& message) override {
-    if (count_->broken) return;
+    if (log_->broken) return;
     // A file system that stands still must not let the agent's memory grow with every line.
-    if (count_->waiting >= kMostWaiting) {
-      count_->lost += 1;
+    if (log_->waiting >= kMostWaiting) {
+      log_->lost += 1;
       return;
     }
-    if (count_->lost > 0) {
+    if (log_->lost > 0) {
       const auto text = fmt::format("{} lines are missing here: the file did not take them in time",
-                                    std::exchange(count_->lost, 0));
+                                    std::exchange(log_->lost, 0));
       enqueue(log_msg(message.logger_name, spdlog::level::warn, text));
     }
     enqueue(message);
@@ -68,14 +63,13 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
   void flush_() override {}
 
   void enqueue(const log_msg& message) {
-    count_->waiting += 1;
-    calls_.enqueue(what_,
-                   [file = file_, path = what_, count = count_,
-                    // A copy, since a log_msg only points to a text that ends with this call.
-                    line = log_msg_buffer(message)]() -> files::BlockingCalls::Outcome {
-                     return {[count, path, trouble = put(*file, *path, line)] {
-                               count->waiting -= 1;
-                               if (trouble.empty() || std::exchange(count->broken, true)) return;
+    log_->waiting += 1;
+    // A copy, since a log_msg only points to a text that ends with this call.
+    calls_.enqueue({log_, &log_->path},
+                   [log = log_, line = log_msg_buffer(message)]() -> files::BlockingCalls::Outcome {
+                     return {[log, trouble = put(*log, line)] {
+                               log->waiting -= 1;
+                               if (trouble.empty() || std::exchange(log->broken, true)) return;
                                log::warning("logs", "The agent's log ends: {}", trouble);
                              },
                              false};
@@ -83,17 +77,17 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
   }
 
   /// On the thread. Empty, or why it did not work.
-  static std::string put(File& file, const std::string& path, const log_msg& line) {
+  static std::string put(Log& log, const log_msg& line) {
     // spdlog throws where a file cannot be opened, and nothing catches that on this thread.
     try {
-      if (!file.sink) {
-        file.sink = std::make_unique<rotating_file_sink_st>(path, kSize, kOlderFiles);
-        file.sink->set_formatter(std::move(file.formatter));
+      if (!log.file) {
+        log.file = std::make_unique<rotating_file_sink_st>(log.path, kSize, kOlderFiles);
+        log.file->set_formatter(std::move(log.formatter));
       }
-      file.sink->log(line);
+      log.file->log(line);
       // After each line: spdlog writes through a buffer of stdio, which an agent that is killed
       // would take with it.
-      file.sink->flush();
+      log.file->flush();
       return {};
     } catch (const std::exception& error) {
       return error.what();
@@ -101,9 +95,7 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
   }
 
   files::BlockingCalls& calls_;
-  files::BlockingCalls::What what_;
-  std::shared_ptr<File> file_;
-  std::shared_ptr<Count> count_ = std::make_shared<Count>();
+  const std::shared_ptr<Log> log_;
 };
 
 AgentLog::AgentLog(files::BlockingCalls& calls, const std::string& path)
@@ -136,18 +128,6 @@ int make_directory(const std::string& path, mode_t mode, bool fresh = false) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return errno;
   return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
-}
-
-// The last one is tried first: it is mostly there, and on a network file system each call is a
-// round trip.
-int make_directories(const std::string& path) {
-  int number = make_directory(path, 0777);
-  if (number != ENOENT) return number;
-  for (auto end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-    number = make_directory(path.substr(0, end), 0777);
-    if (number != 0) return number;
-  }
-  return make_directory(path, 0777);
 }
 
 /// A new private directory "PREFIXxxxxxxxx".
@@ -247,8 +227,8 @@ Status Layout::make_run() {
     auto root = make_temporary_root();
     if (!root) return std::unexpected(root.error());
     parent = temporary_root_ = *root;
-  } else if (const int number = make_directories(base_); number != 0) {
-    return std::unexpected(cannot_make(base_, number));
+  } else if (std::error_code error; !std::filesystem::create_directories(base_, error) && error) {
+    return std::unexpected(cannot_make(base_, error.value()));
   }
   auto run = make_private(parent + "/" + run_id_ + "_");
   if (!run) return std::unexpected(run.error());

@@ -70,6 +70,11 @@ std::optional<std::int64_t> Record::whole(std::string_view attribute) const {
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
+bool Record::is(std::string_view attribute) const {
+  const auto* flag = std::get_if<bool>(find(attribute));
+  return flag != nullptr && *flag;
+}
+
 std::optional<double> as_real(const Value& value) {
   if (const auto* const real = std::get_if<double>(&value)) return *real;
   if (const auto* const whole = std::get_if<std::int64_t>(&value)) {

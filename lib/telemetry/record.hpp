@@ -106,6 +106,8 @@ struct Record {
   std::string text(std::string_view attribute) const;
   /// Nothing unless there is one that is a whole number.
   std::optional<std::int64_t> whole(std::string_view attribute) const;
+  /// True only if there is one that is `true`.
+  bool is(std::string_view attribute) const;
 };
 
 }  // namespace elastrun::telemetry

@@ -3,8 +3,8 @@
 //
 //     oracle_samples DIRECTORY
 #include "export/exposition.hpp"
-#include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
+#include "export/record_line.hpp"
 #include "export/viewer_files.hpp"
 #include "unit/export/sample_points.hpp"
 

@@ -11,6 +11,7 @@
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
+#include "export/record_line.hpp"
 #include "export/stream_sink.hpp"
 #include "export/viewer_files.hpp"
 #include "files/blocking_calls.hpp"

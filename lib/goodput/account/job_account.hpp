@@ -30,7 +30,6 @@ enum class NodePhase {
 };
 /// "joining", "starting", ...: as in the journal.
 std::string_view phase_name(NodePhase phase);
-std::optional<NodePhase> phase_named(std::string_view name);
 /// That of a record of an agent; none if it is not such an event, or names one that is not known.
 std::optional<NodePhase> phase_of(const telemetry::Record& record);
 

@@ -322,7 +322,6 @@ json::object badput_json(const BadputTimes& times) {
 
 namespace {
 
-using Kind = MeasurementKind;
 using Spans = std::vector<TimeSpan>;
 
 /// Sorted, with those that overlap or touch made one.

@@ -47,8 +47,10 @@ bool is_of_leaving(std::string_view ending) {
   return std::ranges::find(kLeaving, ending) != std::end(kLeaving);
 }
 
+constexpr std::string_view kAgentScope = "elastrun.agent", kWorkerScope = "elastrun.worker";
+
 bool is_of_agent(const Record& record) {
-  return record.scope == "elastrun.agent";
+  return record.scope == kAgentScope;
 }
 
 }  // namespace
@@ -446,10 +448,7 @@ std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
 
 namespace {
 
-using telemetry::Record;
 using telemetry::Value;
-
-constexpr std::string_view kAgentScope = "elastrun.agent", kWorkerScope = "elastrun.worker";
 
 std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
   if (value == nullptr) return otherwise;
@@ -467,9 +466,7 @@ constexpr Duration kFarthestTime = std::chrono::years(100);
 
 /// Zero for nonsense.
 Duration seconds_or_none(const Value* value) {
-  const auto* whole = std::get_if<std::int64_t>(value);
-  const auto* real = std::get_if<double>(value);
-  const double seconds = whole != nullptr ? static_cast<double>(*whole) : real ? *real : 0;
+  const double seconds = value == nullptr ? 0 : telemetry::as_real(*value).value_or(0);
   return seconds >= 0 && seconds <= to_seconds(kFarthestTime) ? from_seconds(seconds) : Duration();
 }
 
@@ -484,11 +481,6 @@ Duration apart(Duration later, Duration earlier) {
 
 TimePoint after(TimePoint time, Duration passed) {
   return std::min(time + passed, TimePoint() + kFarthestTime);
-}
-
-bool is_true(const Value* value) {
-  const auto* flag = std::get_if<bool>(value);
-  return flag != nullptr && *flag;
 }
 
 }  // namespace
@@ -543,7 +535,7 @@ void JournalBooks::begin(const Record& record) {
 }
 
 void JournalBooks::take(const Record& record) {
-  const bool agent = record.scope == kAgentScope;
+  const bool agent = is_of_agent(record);
   const bool recorder = record.scope == kRecorderScope;
   if (!agent && !recorder && record.scope != kWorkerScope) return;
   if (record.kind == Record::Kind::SpanEnd) return;  // which is written with earlier times
@@ -594,9 +586,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   } else if (record.name == "ranks.connecting" || record.name == "ranks.connected") {
     account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {
-    const auto* failure = record.find("failure");  // which older agents do not tell
-    account_->restarting(printable(record.text("cause")),
-                         is_true(failure != nullptr ? failure : record.find("attempt_spent")), now);
+    account_->restarting(printable(record.text("cause")), record.is("failure"), now);
   } else if (record.name == "group.failed") {
     const auto what = printable(record.text("what"));
     const auto rank = whole_or(record.find("rank"), 0);
@@ -611,7 +601,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   } else if (record.name == "group.gone") {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
-    const bool succeeded = is_true(record.find("succeeded"));
+    const bool succeeded = record.is("succeeded");
     account_->ended(succeeded, now, record.text("ending"));
     ended_ = true;
     if (submissions_ <= static_cast<int>(Submission::kMost)) {
@@ -627,10 +617,6 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
 std::optional<Ledger::Summary> JournalBooks::summary(Duration beyond) const {
   if (!account_) return std::nullopt;
   return account_->summary(over_ ? last_ : last_ + beyond);
-}
-
-History JournalBooks::history() const {
-  return account_ ? account_->history(last_) : History();
 }
 
 std::vector<RestartPath> JournalBooks::restarts() const {

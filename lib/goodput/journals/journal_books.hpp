@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/json.hpp"
 #include "goodput/account/job_account.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "telemetry/record.hpp"
@@ -37,7 +36,7 @@ class JournalBooks {
   };
   /// Keeps the history, too. To be called before any record.
   void keep_history() { keeps_history_ = true; }
-  History history() const;
+  History history() const { return account_ ? account_->history(last_) : History(); }
   const std::vector<Submission>& submitted() const { return submitted_; }
   /// When the job was submitted first.
   WallTime first_wall() const { return first_wall_; }

@@ -3,7 +3,6 @@
 
 #include "core/clock.hpp"
 
-#include <algorithm>
 #include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <deque>

@@ -57,46 +57,53 @@ std::optional<bool> says_loading(std::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+// A number that jumps further does not count steps that were done.
+constexpr std::uint32_t kFarthest = 1 << 20;
+
+/// What is said of a bucket: its name, where the reference books it, and what it is for people.
+struct BucketRow {
+  std::string_view name, source, meaning;
+};
+constexpr BucketRow kRows[kBuckets] = {
+    {"startup", "OTHER", "until the workers first ran"},
+    {"rendezvous", "OTHER", "waiting for other nodes"},
+    {"running", "PROGRAM_STARTUP", "the workers ran"},
+    {"productive", "OTHER", "training steps"},
+    {"lost", "WASTED_PROGRESS", "done again after a failure"},
+    {"checkpoint", "CHECKPOINT_SAVE", "saving and loading"},
+    {"restart", "INFRASTRUCTURE_RECOVERY", "from failure to next start"},
+    {"stopping", "OTHER", "ending the job"},
+    {"queued", "INFRASTRUCTURE_RECOVERY", "until it was started again"},
+    {"device_init", "ACCELERATOR_INITIALIZATION", "devices, ranks get ready"},
+    {"preparation", "TRAINING_PREP", "imports, setting up"},
+    {"data_loading", "DATA_LOADING_SYNC", "steps that wait for data"},
+    {"custom", "CUSTOM_BADPUT_EVENTS", "events that scripts name"},
+    {"hang", "OTHER", "no step beyond the limit"},
+    // The reference's example of a custom event.
+    {"evaluation", "CUSTOM_BADPUT_EVENTS.EVALUATION", "evaluating the model"},
+    {"stalled", "OTHER", "a step that did not come"},
+    {"unexplained", "OTHER", "long steps, or what was not told"}};
+
+const BucketRow& row_of(Bucket bucket) {
+  return kRows[static_cast<std::size_t>(bucket)];
+}
+
+}  // namespace
+
 std::string_view bucket_name(Bucket bucket) {
-  constexpr std::string_view kNames[kBuckets] = {
-      "startup", "rendezvous", "running",    "productive",  "lost",        "checkpoint",
-      "restart", "stopping",   "queued",     "device_init", "preparation", "data_loading",
-      "custom",  "hang",       "evaluation", "stalled",     "unexplained"};
-  return kNames[static_cast<std::size_t>(bucket)];
+  return row_of(bucket).name;
 }
 
 std::string_view badput_source(Bucket bucket, bool steps_known) {
-  switch (bucket) {
-    case Bucket::Running:
-      return steps_known ? "PROGRAM_STARTUP" : "OTHER";
-    case Bucket::Lost:
-      return "WASTED_PROGRESS";
-    case Bucket::Checkpoint:
-      return "CHECKPOINT_SAVE";
-    case Bucket::Restart:
-    case Bucket::Queued:
-      return "INFRASTRUCTURE_RECOVERY";
-    case Bucket::Initialization:
-      return "ACCELERATOR_INITIALIZATION";
-    case Bucket::Preparation:
-      return "TRAINING_PREP";
-    case Bucket::DataLoading:
-      return "DATA_LOADING_SYNC";
-    case Bucket::Custom:
-      return "CUSTOM_BADPUT_EVENTS";
-    // The reference's example of a custom event.
-    case Bucket::Evaluation:
-      return "CUSTOM_BADPUT_EVENTS.EVALUATION";
-    case Bucket::Startup:
-    case Bucket::Rendezvous:
-    case Bucket::Productive:
-    case Bucket::Stopping:
-    case Bucket::Hang:
-    case Bucket::Stalled:
-    case Bucket::Unexplained:
-      break;
-  }
-  return "OTHER";
+  return bucket == Bucket::Running && !steps_known ? "OTHER" : row_of(bucket).source;
+}
+
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
+  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
+  if (bucket == Bucket::Lost && summary.restarts == 0) return "steps that were not saved";
+  return row_of(bucket).meaning;
 }
 
 namespace {
@@ -209,13 +216,6 @@ void Timeline::thin_out() {
   }
 }
 
-namespace {
-
-// A number that jumps further does not count steps that were done.
-constexpr std::uint64_t kFarthestStep = 1 << 20;
-
-}  // namespace
-
 std::optional<Duration> WorkCounts::mean_save() const {
   return saves > 0 ? std::optional(saving / saves) : std::nullopt;
 }
@@ -261,7 +261,7 @@ void WorkCounter::save_begins() {
 void WorkCounter::step(std::int64_t number) {
   if (last_step_ && number > *last_step_ && !hangs_) {
     const auto done = static_cast<std::uint64_t>(number) - static_cast<std::uint64_t>(*last_step_);
-    if (done <= kFarthestStep) {
+    if (done <= kFarthest) {
       counts_.steps += static_cast<std::int64_t>(done);
       counts_.stepping += since_step_;
     }
@@ -312,8 +312,6 @@ bool is_within_a_start(Bucket bucket) {
          bucket >= Bucket::Initialization;
 }
 
-// A number that jumps further does not count steps that were done.
-constexpr double kFarthest = 1 << 20;
 // Steps do not become that much faster.
 constexpr int kTimesRushed = 10;
 // Below it nothing was saved between a step and its checkpoint.

@@ -394,4 +394,7 @@ class Ledger {
   std::optional<std::int64_t> last_step_, last_checkpoint_, safe_step_;
 };
 
+/// Says in a few words what a bucket is, in the books of this job.
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
+
 }  // namespace elastrun::goodput

@@ -3,7 +3,6 @@
 #include "goodput/ledger/monitor.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace elastrun::goodput {
 

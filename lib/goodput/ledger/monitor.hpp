@@ -4,9 +4,7 @@
 #include "core/clock.hpp"
 #include "goodput/ledger/ledger.hpp"
 
-#include <cstdint>
 #include <deque>
-#include <optional>
 
 namespace elastrun::goodput {
 
@@ -19,7 +17,6 @@ struct WindowView {
   Duration doubtful{};   // of Productive, at most
   Duration restoring{};  // of Checkpoint
   Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
-  bool is_full() const { return covered >= size; }
   Share share() const { return {covered, buckets, doubtful, steps_known, loss_known}; }
 };
 

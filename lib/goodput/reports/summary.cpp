@@ -21,110 +21,7 @@ std::string steps_text(const WorkersStart& start) {
   return fmt::format("{}-{}", *start.first_step, *start.last_step);
 }
 
-}  // namespace
-
-std::string start_table(const std::vector<WorkersStart>& starts, std::size_t most,
-                        std::size_t columns) {
-  // Of a single start the account says the same.
-  if (starts.size() < 2) return {};
-  constexpr std::string_view kRow = "  {:>7}{:>9}{:>9} {:>13}{:>8}  ";
-  std::string text = fmt::format(kRow, "attempt", "at", "ran", "steps", "goodput") + "ended\n";
-  const auto first = starts.size() > most ? starts.size() - most : 0;
-  for (const auto& start : std::span(starts).subspan(first)) {
-    const auto share =
-        start.knows_steps() ? fmt::format("{:.1f} %", start.goodput() * 100) : std::string("-");
-    const auto row = fmt::format(kRow, start.number, brief(start.at), brief(start.ran),
-                                 steps_text(start), share);
-    const auto ended = start.ended.empty() ? "it runs" : printable(start.ended);
-    const auto room = columns - std::min(columns, row.size());
-    text.append(row).append(columns > 0 ? cut_words(ended, room) : ended) += '\n';
-  }
-  if (first > 0) text += fmt::format("  and {} before these\n", starts[first].number - 1);
-  return text;
-}
-
-json::array starts_json(const std::vector<WorkersStart>& starts) {
-  json::array rows;
-  for (const auto& start : starts) {
-    rows.push_back(
-        json::object{{"attempt", start.number},
-                     {"at_s", to_seconds(start.at)},
-                     {"ran_s", to_seconds(start.ran)},
-                     {"first_step", or_null(start.first_step)},
-                     {"last_step", or_null(start.last_step)},
-                     {"goodput", start.knows_steps() ? json::value(start.goodput()) : nullptr},
-                     {"ended", text_or_null(start.ended)}});
-  }
-  return rows;
-}
-
-namespace {
-
-constexpr std::size_t kCauseWidth = 66;
-
-}  // namespace
-
-std::string cut_words(std::string_view text, std::size_t size) {
-  constexpr std::string_view kMore = "..";
-  if (text.size() <= size || size <= kMore.size()) return std::string(cut(text, size));
-  const auto room = cut(text, size - kMore.size());
-  const auto blank = text[room.size()] == ' ' ? room.size() : room.rfind(' ');
-  const auto words = blank == room.npos || blank == 0 ? room : room.substr(0, blank);
-  return std::string(words).append(kMore);
-}
-
-std::string brief(Duration duration) {
-  const double seconds = to_seconds(duration);
-  if (duration == Duration::zero()) return "-";
-  // The bounds are those of the rounded text: never "1000 ms" or "100.0 s".
-  if (seconds < 0.9995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.00995 ? 1 : 0);
-  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 597) return fmt::format("{:.1f} min", seconds / 60);
-  if (seconds < 5970) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
-
-std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
-  if (paths.empty()) return {};
-  const auto first = paths.size() > most ? paths.size() - most : 0;
-  constexpr std::string_view kRow = "  {:>10}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>8}{:>8}\n";
-  std::string text = fmt::format(kRow, "restart at", "exit", "detect", "stop", "rendezvous",
-                                 "spawn", "1st step", "redo", "total");
-  for (const auto& path : std::span(paths).subspan(first)) {
-    const auto stage = [&](RestartStage which) { return brief(path.of(which)); };
-    text += fmt::format(
-        kRow, brief(path.at), stage(RestartStage::Exit), stage(RestartStage::Detect),
-        stage(RestartStage::Stop), stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
-        stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
-    if (causes && !path.cause.empty()) {
-      text += fmt::format("             {}\n", cut_words(printable(path.cause), kCauseWidth));
-    }
-  }
-  if (first > 0) text += fmt::format("  and {} before these\n", first);
-  return text;
-}
-
-json::array restarts_json(const std::vector<RestartPath>& paths) {
-  json::array rows;
-  for (const auto& path : paths) {
-    json::object stages;
-    for (std::size_t i = 0; i < kRestartStages; ++i) {
-      stages[stage_name(static_cast<RestartStage>(i))] = to_seconds(path.stages[i]);
-    }
-    rows.push_back(json::object{{"at_s", to_seconds(path.at)},
-                                {"cause", path.cause},
-                                {"stages_s", std::move(stages)},
-                                {"total_s", to_seconds(path.total())},
-                                {"last_step", or_null(path.last_step)},
-                                {"first_step", or_null(path.first_step)},
-                                {"caught_up", path.caught_up}});
-  }
-  return rows;
-}
-
-namespace {
-
-constexpr std::size_t kColumns = 80;
+constexpr std::size_t kCauseWidth = 66, kColumns = 80;
 
 /// To the nearest one, of what fits; without libm, which the programs do not need.
 std::int64_t rounded(double number) {
@@ -332,47 +229,6 @@ class Advice {
   std::vector<Hint> hints_;
 };
 
-}  // namespace
-
-std::string_view hint_name(HintKind kind) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "checkpoint_interval", "lost_work", "saving", "start", "data", "rendezvous", "stop", "hang"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-std::vector<Hint> hints(const Ledger::Summary& summary, const std::vector<RestartPath>& restarts) {
-  return Advice(summary, restarts).all();
-}
-
-std::string hints_text(const std::vector<Hint>& hints) {
-  std::string text;
-  for (const auto& hint : hints) {
-    std::string line = "  hint:";
-    for (const auto& word : split(hint.text, ' ')) {
-      if (line.size() + 1 + word.size() > kColumns) {
-        text += line + '\n';
-        line = "       ";
-      }
-      line += ' ' + word;
-    }
-    text += line + '\n';
-  }
-  return text;
-}
-
-json::array hints_json(const std::vector<Hint>& hints) {
-  json::array all;
-  for (const auto& hint : hints) {
-    all.push_back(json::object{{"kind", hint_name(hint.kind)},
-                               {"share", hint.share},
-                               {"saving", hint.saving},
-                               {"text", hint.text}});
-  }
-  return all;
-}
-
-namespace {
-
 constexpr std::size_t kBarWidth = 16;
 constexpr std::size_t kNameWidth = 10;
 constexpr std::size_t kCustomRows = 5;
@@ -395,17 +251,6 @@ std::string bar(double share, bool unicode) {
   }
   return text.append(kBarWidth - std::min(kBarWidth, columns), ' ');
 }
-
-}  // namespace
-
-std::string share_text(double share) {
-  const auto text = fmt::format("{:.1f}", std::max(share * 100 - 1e-9, 0.0));
-  if (text == "0.0" && share > 0) return "<0.1 %";
-  if (text == "100.0" && share < 1) return ">99.9 %";
-  return text + " %";
-}
-
-namespace {
 
 json::value seconds_or_null(const std::optional<Duration>& duration) {
   return duration ? json::value(to_seconds(*duration)) : nullptr;
@@ -461,6 +306,139 @@ std::string custom_text(const Ledger::Summary& summary, std::size_t width) {
 
 }  // namespace
 
+std::string start_table(const std::vector<WorkersStart>& starts, std::size_t most,
+                        std::size_t columns) {
+  // Of a single start the account says the same.
+  if (starts.size() < 2) return {};
+  constexpr std::string_view kRow = "  {:>7}{:>9}{:>9} {:>13}{:>8}  ";
+  std::string text = fmt::format(kRow, "attempt", "at", "ran", "steps", "goodput") + "ended\n";
+  const auto first = starts.size() > most ? starts.size() - most : 0;
+  for (const auto& start : std::span(starts).subspan(first)) {
+    const auto share =
+        start.knows_steps() ? fmt::format("{:.1f} %", start.goodput() * 100) : std::string("-");
+    const auto row = fmt::format(kRow, start.number, brief(start.at), brief(start.ran),
+                                 steps_text(start), share);
+    const auto ended = start.ended.empty() ? "it runs" : printable(start.ended);
+    const auto room = columns - std::min(columns, row.size());
+    text.append(row).append(columns > 0 ? cut_words(ended, room) : ended) += '\n';
+  }
+  if (first > 0) text += fmt::format("  and {} before these\n", starts[first].number - 1);
+  return text;
+}
+
+json::array starts_json(const std::vector<WorkersStart>& starts) {
+  json::array rows;
+  for (const auto& start : starts) {
+    rows.push_back(
+        json::object{{"attempt", start.number},
+                     {"at_s", to_seconds(start.at)},
+                     {"ran_s", to_seconds(start.ran)},
+                     {"first_step", or_null(start.first_step)},
+                     {"last_step", or_null(start.last_step)},
+                     {"goodput", start.knows_steps() ? json::value(start.goodput()) : nullptr},
+                     {"ended", text_or_null(start.ended)}});
+  }
+  return rows;
+}
+
+std::string cut_words(std::string_view text, std::size_t size) {
+  constexpr std::string_view kMore = "..";
+  if (text.size() <= size || size <= kMore.size()) return std::string(cut(text, size));
+  const auto room = cut(text, size - kMore.size());
+  const auto blank = text[room.size()] == ' ' ? room.size() : room.rfind(' ');
+  const auto words = blank == room.npos || blank == 0 ? room : room.substr(0, blank);
+  return std::string(words).append(kMore);
+}
+
+std::string brief(Duration duration) {
+  const double seconds = to_seconds(duration);
+  if (duration == Duration::zero()) return "-";
+  // The bounds are those of the rounded text: never "1000 ms" or "100.0 s".
+  if (seconds < 0.9995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.00995 ? 1 : 0);
+  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 597) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 5970) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
+  if (paths.empty()) return {};
+  const auto first = paths.size() > most ? paths.size() - most : 0;
+  constexpr std::string_view kRow = "  {:>10}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>8}{:>8}\n";
+  std::string text = fmt::format(kRow, "restart at", "exit", "detect", "stop", "rendezvous",
+                                 "spawn", "1st step", "redo", "total");
+  for (const auto& path : std::span(paths).subspan(first)) {
+    const auto stage = [&](RestartStage which) { return brief(path.of(which)); };
+    text += fmt::format(
+        kRow, brief(path.at), stage(RestartStage::Exit), stage(RestartStage::Detect),
+        stage(RestartStage::Stop), stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
+        stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
+    if (causes && !path.cause.empty()) {
+      text += fmt::format("             {}\n", cut_words(printable(path.cause), kCauseWidth));
+    }
+  }
+  if (first > 0) text += fmt::format("  and {} before these\n", first);
+  return text;
+}
+
+json::array restarts_json(const std::vector<RestartPath>& paths) {
+  json::array rows;
+  for (const auto& path : paths) {
+    json::object stages;
+    for (std::size_t i = 0; i < kRestartStages; ++i) {
+      stages[stage_name(static_cast<RestartStage>(i))] = to_seconds(path.stages[i]);
+    }
+    rows.push_back(json::object{{"at_s", to_seconds(path.at)},
+                                {"cause", path.cause},
+                                {"stages_s", std::move(stages)},
+                                {"total_s", to_seconds(path.total())},
+                                {"last_step", or_null(path.last_step)},
+                                {"first_step", or_null(path.first_step)},
+                                {"caught_up", path.caught_up}});
+  }
+  return rows;
+}
+
+std::vector<Hint> hints(const Ledger::Summary& summary, const std::vector<RestartPath>& restarts) {
+  return Advice(summary, restarts).all();
+}
+
+std::string hints_text(const std::vector<Hint>& hints) {
+  std::string text;
+  for (const auto& hint : hints) {
+    std::string line = "  hint:";
+    for (const auto& word : split(hint.text, ' ')) {
+      if (line.size() + 1 + word.size() > kColumns) {
+        text += line + '\n';
+        line = "       ";
+      }
+      line += ' ' + word;
+    }
+    text += line + '\n';
+  }
+  return text;
+}
+
+json::array hints_json(const std::vector<Hint>& hints) {
+  constexpr std::string_view kNames[] = {
+      "checkpoint_interval", "lost_work", "saving", "start", "data", "rendezvous", "stop", "hang"};
+  json::array all;
+  for (const auto& hint : hints) {
+    all.push_back(json::object{{"kind", kNames[static_cast<std::size_t>(hint.kind)]},
+                               {"share", hint.share},
+                               {"saving", hint.saving},
+                               {"text", hint.text}});
+  }
+  return all;
+}
+
+std::string share_text(double share) {
+  const auto text = fmt::format("{:.1f}", std::max(share * 100 - 1e-9, 0.0));
+  if (text == "0.0" && share > 0) return "<0.1 %";
+  if (text == "100.0" && share < 1) return ">99.9 %";
+  return text + " %";
+}
+
 std::optional<double> at_full_pace(const Ledger::Summary& summary) {
   if (!summary.at_full_pace || summary.elapsed <= Duration::zero()) return std::nullopt;
   return to_share(*summary.at_full_pace, summary.elapsed);
@@ -482,29 +460,6 @@ std::vector<Bucket> filled_buckets(const Ledger::Summary& summary) {
   std::stable_sort(buckets.begin(), buckets.end(),
                    [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
   return buckets;
-}
-
-std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
-  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
-  if (bucket == Bucket::Lost && summary.restarts == 0) return "steps that were not saved";
-  constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
-                                                    "waiting for other nodes",
-                                                    "the workers ran",
-                                                    "training steps",
-                                                    "done again after a failure",
-                                                    "saving and loading",
-                                                    "from failure to next start",
-                                                    "ending the job",
-                                                    "until it was started again",
-                                                    "devices, ranks get ready",
-                                                    "imports, setting up",
-                                                    "steps that wait for data",
-                                                    "events that scripts name",
-                                                    "no step beyond the limit",
-                                                    "evaluating the model",
-                                                    "a step that did not come",
-                                                    "long steps, or what was not told"};
-  return kMeanings[static_cast<std::size_t>(bucket)];
 }
 
 std::string bucket_share(Bucket bucket, const Ledger::Summary& summary) {

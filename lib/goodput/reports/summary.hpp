@@ -31,10 +31,9 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 /// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.
 json::object summary_json(const Ledger::Summary& summary);
 
-/// Of the text, by themselves: the buckets that are not empty, the largest first; what one is, in a
-/// few words; its share, "45.2 %".
+/// Parts of the text: the buckets that are not empty, the largest first; the share of one, "45.2
+/// %".
 std::vector<Bucket> filled_buckets(const Ledger::Summary& summary);
-std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
 /// Never 100.0 % or 0.0 % for something that only nearly is; of two that are as near the lower one.
 std::string share_text(double share);
 std::string bucket_share(Bucket bucket, const Ledger::Summary& summary);
@@ -52,8 +51,6 @@ enum class HintKind {
   Stop,                // workers take long to end
   Hang,
 };
-/// "checkpoint_interval", "lost_work", ...: as in the report.
-std::string_view hint_name(HintKind kind);
 
 struct Hint {
   HintKind kind;
@@ -80,7 +77,7 @@ std::vector<Hint> hints(const Ledger::Summary& summary, const std::vector<Restar
 
 /// A paragraph each, indented, at most 80 columns; empty if there are none.
 std::string hints_text(const std::vector<Hint>& hints);
-/// [{"kind", "share", "saving", "text"}, ...]
+/// [{"kind", "share", "saving", "text"}, ...]; kinds are "checkpoint_interval", "lost_work", ...
 json::array hints_json(const std::vector<Hint>& hints);
 
 /// Whole words of it, ".." where some are missing, in `size` columns at most.

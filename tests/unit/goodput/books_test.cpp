@@ -394,7 +394,7 @@ TEST_CASE("journal books: what is told twice, and asked for in between, changes 
         } else if (choice == 5) {
           journal.agent(now, "group.gone");
         } else if (choice == 6) {
-          journal.agent(now, "restart", {{"cause", "x"}, {"attempt_spent", true}});
+          journal.agent(now, "restart", {{"cause", "x"}, {"failure", true}});
         } else if (choice == 7) {
           journal.agent(now, "job.hang", {{"standing_s", 1.5}});
         } else {

@@ -55,7 +55,6 @@ TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, 
   job.pass(4s);
   CHECK(job.view(1).covered == 4s);
   CHECK(job.view(1).of(Bucket::Startup) == 4s);
-  CHECK(!job.view(1).is_full());
   CHECK(job.view(1).size == 60s);
   CHECK(!job.view(1).share().known());
 }
@@ -63,7 +62,7 @@ TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, 
 TEST_CASE("monitor: a window has what happened in it, and a hang lowers its goodput") {
   MonitoredJob job({100s});
   job.pass(10s).enter(Bucket::Running).pass(10s).step(1).steps(2, 101, 1s);
-  CHECK(job.view().is_full());
+  CHECK(job.view().covered == job.view().size);
   CHECK(job.view().of(Bucket::Productive) == 100s);
   CHECK(job.view().share().known() == 1.0);
   job.enter(Bucket::Checkpoint).pass(25s);  // nobody tells anything
