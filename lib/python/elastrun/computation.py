@@ -130,7 +130,7 @@ class Computation:
         self._since = now
 
     def begins(self, *_args: Any, **_kwargs: Any) -> None:
-        """A method of a trainer that begins a step is called."""
+        """Notes a call of a trainer's method that begins a step."""
         if self.waits and threading.get_ident() == self._main:
             self._begin()
 
@@ -297,7 +297,7 @@ class Evaluation:
         return run
 
     def called(self, module: Any) -> None:
-        """Its eval() is."""
+        """Notes a call of the module's eval()."""
         if not self.is_open and not self._is_out():
             keeps = self._computation.keeps_gradients()
             leader = self._leader() if keeps and self._trusted else None

@@ -49,7 +49,7 @@ class _Finder(MetaPathFinder):
 
 def found_by_others(me: object, name: str, path: Sequence[str] | None,
                     target: ModuleType | None = None) -> ModuleSpec | None:
-    """The spec that the finders other than this one, and than torchrun_hook.LINE, find."""
+    """Asks the other finders, but for torchrun_hook.LINE, for the spec of a module."""
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         if find not in (None, finder) and finder is not me:
@@ -60,8 +60,8 @@ def found_by_others(me: object, name: str, path: Sequence[str] | None,
 
 
 def after_execution(loader: Any, name: str, call: _Call) -> None:
-    """Calls when the module has been executed. The loader is as it was after that, and if it cannot
-    be changed."""
+    """Calls `call` when the module has been executed. The loader is as it was after that, and if it
+    cannot be changed."""
     execute = getattr(loader, "exec_module", None)
     if execute is None or "exec_module" in getattr(loader, "__dict__", {}):
         return

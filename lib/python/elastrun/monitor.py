@@ -408,7 +408,7 @@ _now = time.monotonic
 
 
 def _overridden(name: str) -> frozenset[Aggregation] | None:
-    """By --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
+    """Reads --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
     for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
         pattern, _, names = given.rpartition("=")
         with contextlib.suppress(ValueError):  # from another version of the launcher

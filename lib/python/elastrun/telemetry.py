@@ -12,7 +12,7 @@ __all__ = ["losses"]
 
 
 def _count(module: str, of: Callable[[Any], int]) -> int:
-    """0 where this process has not used the module: it has lost nothing then."""
+    """Asks a module; one that this process has not used has lost nothing."""
     found = sys.modules.get(f"elastrun.{module}")
     return 0 if found is None else of(found)
 
