@@ -8,7 +8,6 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -26,7 +25,7 @@ def _tell(name: str, module: ModuleType) -> None:
             logging.getLogger(__name__).warning("elastrun cannot use %s", name, exc_info=True)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Lets others find a module, and calls when it has been executed."""
 
     def __init__(self) -> None:
