@@ -219,6 +219,14 @@ class Hook(unittest.TestCase):
                          done.stderr)
         return sorted(done.stdout.splitlines())
 
+    def hide_the_package(self) -> tuple[Path, str]:
+        """The hook without the line for the package's folder; its file, and its text before."""
+        hook = self.packages / "elastrun-torchrun.pth"
+        text = hook.read_text()
+        self.addCleanup(hook.write_text, text)
+        hook.write_text(text.splitlines()[-1] + "\n")
+        return hook, text
+
     def test_the_command_is_elastrun_and_torchs_is_kept(self) -> None:
         self.assertIn("elastrun-torchrun.pth", self.said)
         done = subprocess.run([self.place / "bin/torchrun", "--version"], capture_output=True,
@@ -239,9 +247,8 @@ class Hook(unittest.TestCase):
         self.assertEqual(done.stdout, "torch runs train.py\n")
 
     def test_the_manual_s_way_back_once_elastrun_is_gone(self) -> None:
-        hook = self.packages / "elastrun-torchrun.pth"
         self.addCleanup(self.install)
-        hook.write_text(hook.read_text().splitlines()[-1] + "\n")  # the package is not found
+        self.hide_the_package()
         (self.place / "bin/elastrun").unlink()
         self.addCleanup((self.place / "bin/elastrun").symlink_to, PROGRAM)
         page = (ROOT / "man/elastrun-clients.7").read_text()
@@ -452,10 +459,7 @@ except OSError as error:
                                                       "torch is imported\n"))
 
     def test_what_has_the_packages_name_does_not_break_torch(self) -> None:
-        hook = self.packages / "elastrun-torchrun.pth"
-        text = hook.read_text()
-        self.addCleanup(hook.write_text, text)
-        hook.write_text(text.splitlines()[-1] + "\n")  # without the line for the package's folder
+        self.hide_the_package()
         source = self.folder / "source"
         (source / "elastrun").mkdir(parents=True)  # as a clone of the repository
         (source / "train.py").write_text("import torch.distributed.launcher.api\nprint('fine')\n")
@@ -465,10 +469,7 @@ except OSError as error:
         self.assertEqual(self.python(source / "elastrun.py").stdout, "of the user\n")
 
     def test_without_the_package_or_the_program_torchs_own_runs(self) -> None:
-        hook = self.packages / "elastrun-torchrun.pth"
-        text = hook.read_text()
-        self.addCleanup(hook.write_text, text)
-        hook.write_text(text.splitlines()[-1] + "\n")  # without the line for the package's folder
+        hook, text = self.hide_the_package()
         done = self.python("-m", "torch.distributed.run", "train.py")
         self.assertEqual(done.stdout, "torch runs train.py\n", done.stderr)
         hook.write_text(text)

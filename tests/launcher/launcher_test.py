@@ -96,6 +96,9 @@ class Launcher(Case):
         self.nothing_left()
         return out
 
+    def prints(self, expected: str, text: str) -> None:
+        self.assertEqual(self.run_program(text), expected)
+
     def agent_of(self, launcher: int) -> int:
         [guardian] = children_of(launcher)
         [agent] = children_of(guardian)
@@ -203,7 +206,7 @@ if __name__ == "__main__":
         self.assertRegex(out, "event torchelastic.worker.status.SUCCEEDED AGENT SUCCEEDED")
 
     def test_what_a_failed_worker_left(self) -> None:
-        out = self.run_program("""
+        self.prints("1 1 1 ValueError: no such data\n1\ntrain True True\n", """
 def train():
     if os.environ["RANK"] == "1":
         raise ValueError("no such data")
@@ -218,7 +221,6 @@ if __name__ == "__main__":
         print(failure.message["extraInfo"]["py_callstack"].count("in train"))
         print(error.name, "train FAILED" in str(error), failure.timestamp > 1e9)
 """)
-        self.assertEqual(out, "1 1 1 ValueError: no such data\n1\ntrain True True\n")
 
     def test_record_hands_the_first_failure_on(self) -> None:
         own = self.folder / "own.json"
@@ -316,7 +318,7 @@ if __name__ == "__main__":
         self.assertTrue(out[7].startswith("True True To enable traceback see"), out)
 
     def test_restarts_give_the_values_of_the_last_start(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: [7, 2], 1: [7, 2]}\n", """
 def train(values):
     start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if start < 2 and os.environ["RANK"] == "1":
@@ -327,10 +329,9 @@ def train(values):
 if __name__ == "__main__":
     print(elastic_launch(alone(max_restarts=2), train)([7]))
 """)
-        self.assertEqual(out, "{0: [7, 2], 1: [7, 2]}\n")
 
     def test_a_start_that_ends_without_a_value_has_none(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: None, 1: 'of the second'}\n" * 2, """
 def train():
     if os.environ["RANK"] == "0":
         return "of the first" if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else os._exit(0)
@@ -343,7 +344,6 @@ if __name__ == "__main__":
     for method in "spawn", "fork":
         print(elastic_launch(alone(max_restarts=1, start_method=method), train)())
 """)
-        self.assertEqual(out, "{0: None, 1: 'of the second'}\n" * 2)
 
     def test_no_descriptor_is_left_for_values(self) -> None:
         out = self.run_program("""
@@ -360,7 +360,7 @@ if __name__ == "__main__":
         self.assertRegex(out, "no descriptor is left for what a worker has returned; ulimit -n")
 
     def test_a_fork_that_keeps_the_connection_does_not_hold_the_caller(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: None}\n", """
 from elastrun.multiprocessing import payload
 make = payload.socket_pair
 
@@ -377,7 +377,6 @@ if __name__ == "__main__":
     import subprocess
     subprocess.run(["pkill", "-KILL", "-P", str(os.getpid())])
 """)
-        self.assertEqual(out, "{0: None}\n")
 
     def test_words_that_are_no_text_or_cannot_be_words(self) -> None:
         out = self.run_program("""
@@ -390,7 +389,7 @@ if __name__ == "__main__":
                               ".*of a run, which dry_run and explain are not\n$")
 
     def test_large_values(self) -> None:
-        out = self.run_program("""
+        self.prints(f"0 {64 << 20} 0 0\n1 {64 << 20} 1 1\n", """
 def train():
     return bytes([int(os.environ["RANK"])]) * (64 << 20)
 
@@ -398,7 +397,6 @@ if __name__ == "__main__":
     for rank, value in elastic_launch(alone(), train)().items():
         print(rank, len(value), value[0], value[-1])
 """)
-        self.assertEqual(out, f"0 {64 << 20} 0 0\n1 {64 << 20} 1 1\n")
 
     def test_what_cannot_be_pickled(self) -> None:
         out = self.run_program("""
@@ -468,7 +466,7 @@ if __name__ == "__main__":
 
     def test_queues_and_a_timer_server_beside_the_agent(self) -> None:
         """The timers document: a worker that overstays its time is ended, and started again."""
-        out = self.run_program("""
+        self.prints("{0: 'in time'}\n", """
 import multiprocessing as mp
 import elastrun.timer as timer
 
@@ -489,7 +487,6 @@ if __name__ == "__main__":
     server.stop()
     print(result.return_values)
 """)
-        self.assertEqual(out, "{0: 'in time'}\n")
 
     def test_a_handler_of_ones_own(self) -> None:
         out = self.run_program("""
@@ -589,7 +586,7 @@ if __name__ == "__main__":
         self.assertEqual({value[1:] for value in said.values()}, {f"{n}/4" for n in range(4)})
 
     def test_await(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: '0', 1: '1'} True\ncancelled\n", """
 import asyncio
 
 def train():
@@ -621,11 +618,10 @@ def wait_for_end():
 if __name__ == "__main__":
     asyncio.run(main())
 """)
-        self.assertEqual(out, "{0: '0', 1: '1'} True\ncancelled\n")
 
     def test_await_that_is_cancelled_while_it_starts(self) -> None:
         """Before its thread has come to the agent, or just when it has. Another run can come."""
-        out = self.run_program("""
+        self.prints("cancelled before\nstarts\ncancelled after\nstarts\nworker\n", """
 import asyncio
 from elastrun.agent.server import local_elastic_agent as module
 
@@ -668,7 +664,6 @@ if __name__ == "__main__":
     asyncio.run(main(running, ("before", "after")))
     agent.run()
 """)
-        self.assertEqual(out, "cancelled before\nstarts\ncancelled after\nstarts\nworker\n")
 
     def test_await_of_more_nodes_than_a_loop_has_threads(self) -> None:
         out = self.run_program("""
@@ -692,13 +687,12 @@ if __name__ == "__main__":
         wrapper = self.folder / "wrapper"
         wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nexec {sys.executable} "$@"\n')
         wrapper.chmod(0o755)
-        out = self.run_program("""
+        self.prints("{0: 'yes'}\n", """
 import multiprocessing
 if __name__ == "__main__":
     multiprocessing.set_executable(os.path.abspath("wrapper"))
     print(elastic_launch(alone(1), os.getenv)("WRAPPED"))
 """)
-        self.assertEqual(out, "{0: 'yes'}\n")
 
     def test_options_that_torch_has_not(self) -> None:
         self.run_program("""
@@ -710,7 +704,7 @@ if __name__ == "__main__":
         self.assertTrue((self.folder / "metrics.jsonl").exists())
 
     def test_arguments_that_go_by_no_option(self) -> None:
-        out = self.run_program("""
+        self.prints("stopped\n{0: '7.5'}\n", """
 class Server:
     def stop(self):
         print("stopped")
@@ -721,10 +715,9 @@ if __name__ == "__main__":
     print(LocalElasticAgent(spec, uninterruptible_state_timeout=7.5,
                             health_check_server=Server()).run().return_values)
 """)
-        self.assertEqual(out, "stopped\n{0: '7.5'}\n")
 
     def test_a_caller_says_where_the_workers_meet(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: ['there', '42', 'True']} {0: 'localhost'} ['43', 'True']\n", """
 def place():
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
     return [os.environ[name] for name in names]
@@ -743,7 +736,6 @@ if __name__ == "__main__":
     print(run(place, master_addr="there", master_port=42), run(meet, master_addr="localhost"),
           run(place, master_port=43)[0][1:])
 """)
-        self.assertEqual(out, "{0: ['there', '42', 'True']} {0: 'localhost'} ['43', 'True']\n")
 
 
 class Requests(Launcher):
@@ -954,7 +946,7 @@ if __name__ == "__main__":
         self.assertRegex(text, "ended by AgentError .*guardian has been killed by SIGKILL")
 
     def test_a_signal_that_comes_too_late_for_the_job_is_the_callers(self) -> None:
-        out = self.run_program("""
+        self.prints("heard\n{0: None}\n", """
 from elastrun.agent.server import local_elastic_agent
 
 class Late(local_elastic_agent.AgentProcess):
@@ -969,10 +961,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: print("heard"))
     print(elastic_launch(alone(1), "true")())
 """)
-        self.assertEqual(out, "heard\n{0: None}\n")
 
     def test_handlers_are_as_before(self) -> None:
-        out = self.run_program("""
+        self.prints("True\nTrue\n", """
 if __name__ == "__main__":
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     elastic_launch(alone(), "true")()
@@ -980,7 +971,6 @@ if __name__ == "__main__":
                      for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)])
     print(len(os.listdir("/proc/self/fd")) < 8)
 """)
-        self.assertEqual(out, "True\nTrue\n")
 
 
 class EndsOfForks(Ends):
@@ -1110,7 +1100,7 @@ if __name__ == "__main__":
     def test_what_a_caller_may_have_done(self) -> None:
         """Ignored SIGCHLD, closed its stdout; it gets a Ctrl+C while it forks, and has a worker
         that launches."""
-        out = self.run_program("""
+        self.prints("True set() \n{0: True}\n{0: 'idle'}\n", """
 import gc, elastrun
 from elastrun.multiprocessing import fork
 
@@ -1149,7 +1139,6 @@ if __name__ == "__main__":
     sys.stdout.close()
     print(elastic_launch(alone(1), idle)(), file=out)
 """)
-        self.assertEqual(out, "True set() \n{0: True}\n{0: 'idle'}\n")
 
     def test_an_agent_that_cannot_start(self) -> None:
         (self.folder / "text").write_text("no program")
@@ -1166,7 +1155,7 @@ if __name__ == "__main__":
         self.assertEqual(out[3:], ["True"])
 
     def test_children_of_multiprocessing_in_a_worker(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: ([2, 4], None)} train\n", """
 import multiprocessing as mp
 queue = mp.get_context("fork").SimpleQueue()
 
@@ -1181,7 +1170,6 @@ def train():
 if __name__ == "__main__":
     print(elastic_launch(alone(1), train)(), queue.get())
 """)
-        self.assertEqual(out, "{0: ([2, 4], None)} train\n")
 
 
 class Notebook(Launcher):
@@ -1248,7 +1236,7 @@ for _ in ("as forks", "by value"):
 
     def test_a_function_of_an_interpreter_without_threads(self) -> None:
         """Its workers are forks, for which cloudpickle is not needed."""
-        out = self.run_program("""
+        self.prints("rank 0 of launch.py\n{0: 1, 1: 2}\n", """
 import elastrun, io
 file = open("launch.py")
 def train(first):
@@ -1256,7 +1244,6 @@ def train(first):
     return first + int(os.environ["RANK"])
 print(elastrun.notebook_launcher(train, (1,), num_processes=2))
 """)
-        self.assertEqual(out, "rank 0 of launch.py\n{0: 1, 1: 2}\n")
 
     def test_a_closure(self) -> None:
         """By value, as by a fork; a queue among the arguments, too."""
@@ -1429,7 +1416,7 @@ class Torch(Launcher):
     """With torch's own objects, as programs have them that replace one prefix alone."""
 
     def test_its_config_and_tensors(self) -> None:
-        out = self.run_program("""
+        self.prints("{0: [3.0, 3.0], 1: [3.0, 3.0]}\n", """
 def train(tensor):
     import torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -1446,7 +1433,6 @@ if __name__ == "__main__":
     returned = launch_agent(config, train, [torch.ones(2)])
     print({rank: tensor.tolist() for rank, tensor in returned.items()})
 """)
-        self.assertEqual(out, "{0: [3.0, 3.0], 1: [3.0, 3.0]}\n")
 
     def test_its_rendezvous_of_two_nodes(self) -> None:
         """A TCPStore below prefixes that torch does not tell."""

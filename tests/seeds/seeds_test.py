@@ -25,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 PACKAGE = HERE.parents[2] / "lib" / "python"
 ORIGINALS = HERE.parents[2] / "build" / "originals"
+PLAIN = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
 # Without what it talks to clouds with, for which there are stand-ins.
 GOODPUT_PACKAGES = ["ml-goodput-measurement==0.2.3", "numpy", "packaging", "protobuf", "scipy",
                     "tensorboardX"]
@@ -167,8 +168,7 @@ def python_with(original: str) -> str:
 
 
 def in_a_process(chosen: dict[str, str], python: str = sys.executable) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
-    env["PYTHONPATH"] = str(PACKAGE)
+    env = PLAIN | {"PYTHONPATH": str(PACKAGE)}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([python, "-B", str(HERE), "run"], input=json.dumps(chosen),
                               text=True, capture_output=True, timeout=240, cwd=folder,
@@ -230,11 +230,10 @@ class Seeds(unittest.TestCase):
         expected[client] = expected[client].replace("RuntimeError\n", "never\n")
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "chosen.json").write_text(json.dumps(chosen))
-            env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
             done = subprocess.run(
                 [program, "--worker-lib", "--log-dir=logs", "--metrics=jsonl:records.jsonl",
                  str(HERE), "run", "chosen.json"], cwd=folder, text=True, capture_output=True,
-                timeout=240, env=dict(env, TMPDIR=folder, PYTHON_EXEC=sys.executable))
+                timeout=240, env=PLAIN | {"TMPDIR": folder, "PYTHON_EXEC": sys.executable})
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(json.loads(Path(folder, "said.json").read_text()), expected)
             records = [json.loads(line)
@@ -257,8 +256,7 @@ class Seeds(unittest.TestCase):
                  "    for step in range(3):\n"
                  "        with recorder.record_event(Event.STEP, step): pass\n"
                  "recorder.flush()\n")
-        env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
-        env |= {"PYTHONPATH": str(PACKAGE), "PYTHON_EXEC": sys.executable}
+        env = PLAIN | {"PYTHONPATH": str(PACKAGE), "PYTHON_EXEC": sys.executable}
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "train.py").write_text(train + ask)
             Path(folder, "ask.py").write_text(ask)
