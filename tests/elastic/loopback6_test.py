@@ -12,19 +12,7 @@ from harness import Job
 from jobs_test import Elastic
 from ports import free_port
 
-MEET = Path(__file__).resolve().parents[1] / "netns" / "meet.py"
-TRAIN = """
-import os, sys
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-assert dist.get_world_size() == int(os.environ["WORLD_SIZE"])
-total = torch.tensor([float(dist.get_rank() + 1)])
-dist.all_reduce(total)
-names = [None] * dist.get_world_size()
-dist.all_gather_object(names, os.environ["MASTER_ADDR"])
-sys.stdout.write(f"MASTER_ADDR={names[0]}\\nsum {total.item():g} of {len(names)}\\n")
-dist.destroy_process_group()
-"""
+NETNS = Path(__file__).resolve().parents[1] / "netns"
 
 
 def has_six() -> bool:
@@ -48,7 +36,7 @@ class Loopback6(Elastic):
                 for _ in range(count)]
 
     def meet(self) -> None:
-        jobs = self.start(3, "--no-python", sys.executable, "-u", MEET)
+        jobs = self.start(3, "--no-python", sys.executable, "-u", NETNS / "meet.py")
         self.all_end(*jobs)
         for job in jobs:
             self.assertEqual(job.lines(r"^MASTER_ADDR=(.*)"), ["::1"])
@@ -66,18 +54,16 @@ class Loopback6(Elastic):
         jobs = []
         for rank in range(2):
             self.where = ["--master-addr=::1", f"--master-port={port}", f"--node-rank={rank}"]
-            options = [*self.where, "--nnodes=2", "--no-python", sys.executable, "-u", MEET]
-            jobs.append(self.stack.enter_context(Job(*options)))
+            jobs.append(self.stack.enter_context(Job(
+                *self.where, "--nnodes=2", "--no-python", sys.executable, "-u", NETNS / "meet.py")))
         self.all_end(*jobs)
         for job in jobs:
             self.assertEqual(job.lines(r"^MASTER_(?:ADDR|PORT)=(.*)"), ["::1", str(port)])
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch in this Python")
     def test_torch_works_over_it(self) -> None:
-        script = self.folder / "train.py"
-        script.write_text(TRAIN)
-        jobs = self.start(2, script, nproc=2)
+        jobs = self.start(2, NETNS / "ddp.py", nproc=2)
         self.all_end(*jobs)
         for job in jobs:
             self.assertEqual(job.lines(r"^MASTER_ADDR=(.*)"), ["::1"] * 2)
-            self.assertEqual(job.lines(r"^sum (.*)"), ["10 of 4"] * 2)
+            self.assertEqual(job.lines(r"^trained (.*)"), ["4"] * 2)

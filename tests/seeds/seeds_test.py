@@ -22,6 +22,9 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import programs
+import readme
+
 HERE = Path(__file__).resolve()
 PACKAGE = HERE.parents[2] / "lib" / "python"
 ORIGINALS = HERE.parents[2] / "build" / "originals"
@@ -29,9 +32,6 @@ PLAIN = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
 # Without what it talks to clouds with, for which there are stand-ins.
 GOODPUT_PACKAGES = ["ml-goodput-measurement==0.2.3", "numpy", "packaging", "protobuf", "scipy",
                     "tensorboardX"]
-sys.path.insert(0, str(HERE.parent))
-import programs  # noqa: E402
-import readme  # noqa: E402
 
 REPLACED = (("torch.distributed.elastic", "elastrun"), ("torch.monitor", "elastrun.monitor"),
             ("ml_goodput_measurement", "elastrun"))

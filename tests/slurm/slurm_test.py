@@ -16,8 +16,7 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import cluster  # noqa: E402
+import cluster
 
 ELASTRUN, CTL = "", ""
 SHOW = 'echo "at $GROUP_RANK: rank $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID"'
