@@ -151,10 +151,6 @@ json::object describe(const State& state, TimePoint now) {
 
 using boost::asio::ip::tcp;
 
-void LocalAgents::note(Peer peer, const AgentProcesses& processes) {
-  if (are_ours(processes)) here_[peer] = processes;
-}
-
 bool LocalAgents::is_here(Peer peer, const boost::asio::ip::address& from) const {
   // The hello is only a claim: the connection has to come from this machine as well.
   return here_.contains(peer) && (from.is_loopback() || net::is_own_address(from));
@@ -285,24 +281,6 @@ void Coordinator::serve(boost::asio::ip::tcp::socket socket, std::string first_b
   if (connections_.size() == 1) watch_heartbeats();
 }
 
-template <class Change>
-void Coordinator::change_jobs(Change change) {
-  for (auto& [run_id, job] : jobs_) {
-    change(job->state);
-    deliver(*job);
-  }
-}
-
-// Agents stay connected: perhaps no successor was elected, and a running world needs no decision.
-void Coordinator::hold(bool held) {
-  held_ = held;
-  change_jobs([&](State& state) { state.hold(held, clock_.now()); });
-}
-
-void Coordinator::suspend(const std::string& why) {
-  change_jobs([&](State& state) { state.suspend(why, clock_.now()); });
-}
-
 void Coordinator::set_epoch(std::int64_t epoch) {
   settings_.epoch = epoch;
   const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
@@ -337,13 +315,6 @@ void Coordinator::resign(const std::string& why, bool another_follows) {
   look_for_stopping_groups();
 }
 
-// Before each decision: a process that was paused reads what has arrived, and sees the ends of
-// connections, before the timer rings that says its lease is over.
-void Coordinator::check_entitlement() {
-  for (auto& [run_id, job] : jobs_) note_pause(*job);
-  if (!held_ && settings_.owner != nullptr && !settings_.owner->may_decide()) hold(true);
-}
-
 void Coordinator::hear(Peer peer, const std::string& payload) {
   check_entitlement();
   Connection& connection = connections_.at(peer);
@@ -366,12 +337,6 @@ void Coordinator::hear(Peer peer, const std::string& payload) {
   }
   // The message may have cost the peer its connection.
   if (connections_.contains(peer)) deliver(*connection.job);
-}
-
-// The agent that replaces it is not its twin once it has gone.
-void Coordinator::note_life(Peer peer, const Connection& connection, const FromAgent& message) {
-  if (connection.job == nullptr || std::holds_alternative<Leaving>(message)) return;
-  if (connection.job->state.hear(peer, clock_.now())) deliver(*connection.job);
 }
 
 void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello) {
@@ -729,11 +694,6 @@ void Coordinator::forget(const Job& job) {
   if (!left && settings_.owner != nullptr) settings_.owner->job_over(run_id);
 }
 
-void Coordinator::inherit(const InheritedWorld& world) {
-  for (auto& [run_id, job] : jobs_) job->state.inherit(world);
-  unattended_[settings_.run_id] = world;
-}
-
 void Coordinator::disinherit(Duration left) {
   // Of those who leave only time says that they have ended, and of members that are not heard.
   const TimePoint now = clock_.now();
@@ -743,11 +703,6 @@ void Coordinator::disinherit(Duration left) {
   }
   forget_fences();
   change_jobs([&](State& state) { state.disinherit(left, now); });
-}
-
-void Coordinator::conclude(const WorldId& last, const Done& verdict) {
-  over_ = {last, verdict};
-  for (auto& [run_id, job] : jobs_) job->state.conclude(last, verdict);
 }
 
 std::optional<Done> Coordinator::verdict() const {
@@ -766,11 +721,6 @@ bool Coordinator::is_over_for(const Hello& hello) const {
   if (job == jobs_.end()) return !settings_.stand_alone && ended_ && ended_->failed;
   return job->second->state.phase() == Phase::Ended && job->second->state.verdict().failed &&
          !job->second->state.awaits_latecomers();
-}
-
-bool Coordinator::is_needed() const {
-  return std::ranges::any_of(
-      jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
 }
 
 Survivors Coordinator::survivors() const {
@@ -803,23 +753,6 @@ std::string Coordinator::status() const {
   }
   return json::serialize(
       json::object{{"stand_alone", settings_.stand_alone}, {"jobs", std::move(described)}});
-}
-
-StoppingGroups Coordinator::stopping_groups_of_jobs() const {
-  StoppingGroups all;
-  for (const auto& [run_id, job] : jobs_) all.add(job->state.world_fence().fence.stopping_groups());
-  return all;
-}
-
-StoppingGroups Coordinator::stopping_groups() const {
-  StoppingGroups all = stopping_groups_of_jobs();
-  for (const auto& [run_id, world] : unattended_) all.add(world.fence.stopping_groups());
-  return all;
-}
-
-void Coordinator::await_stopping_groups(Then then) {
-  on_all_stopped_ = std::move(then);
-  look_for_stopping_groups();
 }
 
 // When a link has ended, or a job.

@@ -94,7 +94,9 @@ class LocalAgents {
       : clock_(clock), gone_(std::move(gone)), look_(clock.make_alarm()) {}
 
   /// It has said which its processes are. Of other machines nothing is kept.
-  void note(Peer peer, const AgentProcesses& processes);
+  void note(Peer peer, const AgentProcesses& processes) {
+    if (are_ours(processes)) here_[peer] = processes;
+  }
   /// Whether it is one of these, and nothing between it and us can be cut: it comes `from` an
   /// address of this machine itself.
   bool is_here(Peer peer, const boost::asio::ip::address& from) const;
@@ -165,15 +167,27 @@ class Coordinator {
   /// runs on the loop, at once if no agent is left.
   void retire(const std::string& why, bool another_follows, Duration limit, Then retired);
   /// A coordinator that may have been succeeded forms no rounds until it knows better.
-  void hold(bool held);
+  // Agents stay connected: perhaps no successor was elected, and a running world needs no decision.
+  void hold(bool held) {
+    held_ = held;
+    change_jobs([&](State& state) { state.hold(held, clock_.now()); });
+  }
   /// Stops the running world: it may not be the only one any more.
-  void suspend(const std::string& why);
+  void suspend(const std::string& why) {
+    change_jobs([&](State& state) { state.suspend(why, clock_.now()); });
+  }
   /// An earlier coordinator's world may be at work; `disinherit`: that world has ended, and its
   /// unheard members end within `left`.
-  void inherit(const InheritedWorld& world);
+  void inherit(const InheritedWorld& world) {
+    for (auto& [run_id, job] : jobs_) job->state.inherit(world);
+    unattended_[settings_.run_id] = world;
+  }
   void disinherit(Duration left);
   /// The job whose last world that was is over: members of it that come late are told so.
-  void conclude(const WorldId& last, const Done& verdict);
+  void conclude(const WorldId& last, const Done& verdict) {
+    over_ = {last, verdict};
+    for (auto& [run_id, job] : jobs_) job->state.conclude(last, verdict);
+  }
   /// Elected, or elected again: agents hear the new epoch and go on.
   void set_epoch(std::int64_t epoch);
   /// Tells all remaining agents that this coordinator goes: Lost with `requeue`, or, if another one
@@ -183,16 +197,26 @@ class Coordinator {
   /// Runs `then` on the loop once no agent that has said goodbye can be at work any more, since
   /// only this coordinator knows of them: their links have ended, or the time that each had named
   /// is over. In one log line if that takes long.
-  void await_stopping_groups(Then then);
+  void await_stopping_groups(Then then) {
+    on_all_stopped_ = std::move(then);
+    look_for_stopping_groups();
+  }
   /// Those of all jobs together.
-  StoppingGroups stopping_groups() const;
+  StoppingGroups stopping_groups() const {
+    StoppingGroups all = stopping_groups_of_jobs();
+    for (const auto& [run_id, world] : unattended_) all.add(world.fence.stopping_groups());
+    return all;
+  }
 
   /// Agents connected at the moment (not status queries).
   std::size_t agents() const { return agents_; }
   /// Whether other agents than that of this process are connected.
   bool serves_others() const { return agents_ > 1; }
   /// Whether a job waits for something that only an entitled coordinator can decide.
-  bool is_needed() const;
+  bool is_needed() const {
+    return std::ranges::any_of(
+        jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
+  }
   /// Members of the last world, and for how long they may be at work if we leave them now.
   Survivors survivors() const;
   /// Whether others may be at work, whom we wait for.
@@ -230,14 +254,23 @@ class Coordinator {
               std::shared_ptr<const net::Sealer> sealer, CoordinatorSettings settings);
   void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes);
   void finish_retiring();
-  void check_entitlement();
+  // Before each decision: a process that was paused reads what has arrived, and sees the ends of
+  // connections, before the timer rings that says its lease is over.
+  void check_entitlement() {
+    for (auto& [run_id, job] : jobs_) note_pause(*job);
+    if (!held_ && settings_.owner != nullptr && !settings_.owner->may_decide()) hold(true);
+  }
   void note_pause(Job& job);
   void report(Job& job, Peer peer, FromAgent message);
   void deliver(Job& job);
   void record_world(Job& job);
   void arm(Job& job);
   void hear(Peer peer, const std::string& payload);
-  void note_life(Peer peer, const Connection& connection, const FromAgent& message);
+  // The agent that replaces it is not its twin once it has gone.
+  void note_life(Peer peer, const Connection& connection, const FromAgent& message) {
+    if (connection.job == nullptr || std::holds_alternative<Leaving>(message)) return;
+    if (connection.job->state.hear(peer, clock_.now())) deliver(*connection.job);
+  }
   void welcome(Peer peer, Connection& connection, const Hello& hello);
   void ask_stacks(Peer peer, Connection& connection, const std::string& run_id);
   void meet_again(Peer peer, Connection& connection, AtWork& at_work);
@@ -255,11 +288,21 @@ class Coordinator {
   // The jobs
   Job& job_of(const std::string& run_id, const Rules& rules);
   template <class Change>
-  void change_jobs(Change change);
+  void change_jobs(Change change) {
+    for (auto& [run_id, job] : jobs_) {
+      change(job->state);
+      deliver(*job);
+    }
+  }
   void forget(const Job& job);
   void forget_fences();
   bool is_over_for(const Hello& hello) const;
-  StoppingGroups stopping_groups_of_jobs() const;
+  StoppingGroups stopping_groups_of_jobs() const {
+    StoppingGroups all;
+    for (const auto& [run_id, job] : jobs_)
+      all.add(job->state.world_fence().fence.stopping_groups());
+    return all;
+  }
   void look_for_stopping_groups(bool say_so = false);
 
   boost::asio::io_context& loop_;

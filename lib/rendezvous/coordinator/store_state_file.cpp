@@ -71,17 +71,6 @@ Status StoreStateFile::read() {
   return {};
 }
 
-void StoreStateFile::attach(CoordinatorSettings& settings) {
-  settings.known_worlds = worlds_;
-  settings.owner = this;
-}
-
-void StoreStateFile::record_world(const std::string& run_id, const WorldRecord& world,
-                                  Then recorded) {
-  worlds_[run_id] = world;
-  write(std::move(recorded));
-}
-
 void StoreStateFile::write(Then written) {
   json::array worlds;
   for (std::pair<std::string, WorldRecord> job : worlds_) worlds.push_back(to_json(job));

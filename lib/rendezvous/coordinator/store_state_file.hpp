@@ -27,10 +27,16 @@ class StoreStateFile final : public CoordinatorOwner {
                                                       std::string path);
 
   /// Lets the coordinator of these settings know, and record. To be destroyed after it.
-  void attach(CoordinatorSettings& settings);
+  void attach(CoordinatorSettings& settings) {
+    settings.known_worlds = worlds_;
+    settings.owner = this;
+  }
 
   bool records_worlds() const override { return true; }
-  void record_world(const std::string& run_id, const WorldRecord& world, Then recorded) override;
+  void record_world(const std::string& run_id, const WorldRecord& world, Then recorded) override {
+    worlds_[run_id] = world;
+    write(std::move(recorded));
+  }
   void job_over(const std::string& run_id) override {
     if (worlds_.erase(run_id) > 0) write({});
   }

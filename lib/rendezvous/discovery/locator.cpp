@@ -93,11 +93,6 @@ void PreviousWorldProbe::probe(const RecordedWorld& recorded, Then gone) {
   again_->arm(clock_.now(), [this] { look(); });
 }
 
-void PreviousWorldProbe::stop() {
-  again_->disarm();
-  gone_ = nullptr;
-}
-
 void PreviousWorldProbe::look() {
   if (!is_free(port_)) {
     again_->arm(clock_.now() + kBetweenProbes, [this] { look(); });
@@ -145,27 +140,11 @@ void WorldRegister::record(const WorldRecord& world, Then recorded) {
   tells_of_end_ = false;
 }
 
-void WorldRegister::recorded() {
-  if (const auto recorded = std::exchange(recorded_, {})) recorded();
-}
-
 void WorldRegister::conclude(const Done& verdict) {
   recorded_ = nullptr;
   latest_.by = nonce_;
   latest_.network = PreviousWorldProbe::own_network();
   latest_.verdict = verdict;
-}
-
-void WorldRegister::leave(const Survivors& survivors) {
-  recorded_ = nullptr;
-  latest_.survivors = survivors, latest_.left = true;
-}
-
-// Who decides would form the next world now, as far as those go who are not there.
-std::optional<Survivors> WorldRegister::survivors_of(const Coordinator& coordinator) const {
-  if (latest_.verdict || !coordinator.is_needed() || coordinator.is_fenced()) return std::nullopt;
-  const Survivors survivors = coordinator.survivors();
-  return survivors.world == latest_.world.id ? std::optional(survivors) : std::nullopt;
 }
 
 void WorldRegister::watch_survivors(const Coordinator& coordinator, Then write) {
@@ -227,12 +206,6 @@ void WorldRegister::inherit(const std::string& record, Coordinator& coordinator,
   probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
     coordinator.disinherit(left);
   });
-}
-
-bool WorldRegister::is_strange(const std::string& record) const {
-  const auto recorded = decode_record(record);
-  // What this leader inherited is another one's record, but no news.
-  return recorded && recorded->by != nonce_ && record != inherited_;
 }
 
 void WorldRegister::stop() {

@@ -32,7 +32,10 @@ class PreviousWorldProbe {
   explicit PreviousWorldProbe(Clock& clock);
   /// Runs `gone` on the loop if that is so, also when it becomes so later.
   void probe(const RecordedWorld& recorded, Then gone);
-  void stop();
+  void stop() {
+    again_->disarm();
+    gone_ = nullptr;
+  }
 
   /// This machine's network as no other one has it: its addresses are the same only there.
   static std::string own_network();
@@ -55,14 +58,19 @@ class WorldRegister {
   /// Asks for a world to be recorded; `done` runs once `recorded` is called. One at a time: a later
   /// one takes the place of one that is still to be recorded.
   void record(const WorldRecord& world, Then done);
-  void recorded();
+  void recorded() {
+    if (const auto recorded = std::exchange(recorded_, {})) recorded();
+  }
   /// The job is over: members that come back late must learn it.
   void conclude(const Done& verdict);
   /// Whether a record belongs beside the lease: a coordinator without a world leaves the one that
   /// it has found.
   bool has_any() const { return !latest_.by.empty(); }
   /// Its coordinator goes, and leaves that much of it.
-  void leave(const Survivors& survivors);
+  void leave(const Survivors& survivors) {
+    recorded_ = nullptr;
+    latest_.survivors = survivors, latest_.left = true;
+  }
   /// Members come back out of it: once that has taken a while, `write` is to record who has not.
   void watch_survivors(const Coordinator& coordinator, Then write);
   /// It, with what is left of it, the members that leave and the time that they have.
@@ -73,11 +81,20 @@ class WorldRegister {
   /// Whether the record that was found, and that nothing has replaced, tells of a job that is over.
   bool tells_of_end() const { return tells_of_end_; }
   /// Whether another leader has recorded a world since `inherit`.
-  bool is_strange(const std::string& record) const;
+  bool is_strange(const std::string& record) const {
+    const auto recorded = decode_record(record);
+    // What this leader inherited is another one's record, but no news.
+    return recorded && recorded->by != nonce_ && record != inherited_;
+  }
   void stop();
 
  private:
-  std::optional<Survivors> survivors_of(const Coordinator& coordinator) const;
+  // Who decides would form the next world now, as far as those go who are not there.
+  std::optional<Survivors> survivors_of(const Coordinator& coordinator) const {
+    if (latest_.verdict || !coordinator.is_needed() || coordinator.is_fenced()) return std::nullopt;
+    const Survivors survivors = coordinator.survivors();
+    return survivors.world == latest_.world.id ? std::optional(survivors) : std::nullopt;
+  }
 
   Clock& clock_;
   const std::string nonce_;

@@ -147,16 +147,6 @@ void Election::hear_of(std::int64_t epoch) {
   if (role_ == Role::Leader) verify_at_ = TimePoint::min();
 }
 
-void Election::record() {
-  // The register takes records from the owner of the entry alone.
-  if (role_ == Role::Leader && !retired_) record_at_ = TimePoint::min();
-}
-
-void Election::cannot_campaign(const Error& why) {
-  role_ = Role::Follower;
-  answer_with(Fail{why});
-}
-
 void Election::step_down(const std::string& why) {
   role_ = Role::Follower;
   lapsed_ = raise_ = yielding_ = false;
@@ -184,12 +174,6 @@ void Election::retire() {
   // Not the request under way: its answer still comes, and a campaign that was won must be given
   // back, or the job's next start waits for that entry to expire.
   raise_ = yielding_ = false;
-}
-
-void Election::resign(bool with_record) {
-  resign_ = true;
-  last_word_ = with_record;
-  if (with_record) record_at_ = TimePoint::min();
 }
 
 std::optional<Election::Request> Election::send(Request request, TimePoint now) {
@@ -317,12 +301,6 @@ void Election::campaigned(Result<LeaderLease::Leader> entry, bool ours, bool str
   resign_ = ours;
 }
 
-// This process would not renew that entry, but the job's next start would wait for it to expire.
-void Election::campaigned_too_late(bool ours) {
-  resign_ = resign_ || ours;
-  if (!resign_) orders_.emplace_back(Resigned{});
-}
-
 void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours) {
   if (entry && ours) return lead(std::move(*entry), false);
   role_ = Role::Follower;
@@ -431,20 +409,6 @@ void Election::resigned(TimePoint now) {
   if (!pause) return;
   yielding_ = true;
   verify_at_ = now + retry_pause();
-}
-
-void Election::doubt() {
-  orders_.emplace_back(Doubt{});
-}
-
-void Election::answer_with(Order order) {
-  wanted_ = false;
-  orders_.push_back(std::move(order));
-}
-
-Duration Election::retry_pause() const {
-  // Several tries within a lease, without asking a register that fails at once in a loop.
-  return std::min<Duration>(lease_ / 6, std::chrono::seconds(1));
 }
 
 }  // namespace elastrun::rendezvous

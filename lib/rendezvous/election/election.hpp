@@ -120,9 +120,15 @@ class Election {
   /// Some member knows a leader of that epoch.
   void hear_of(std::int64_t epoch);
   /// There is something to be recorded beside the entry; Recorded tells when it has been.
-  void record();
+  void record() {
+    // The register takes records from the owner of the entry alone.
+    if (role_ == Role::Leader && !retired_) record_at_ = TimePoint::min();
+  }
   /// No place can be opened.
-  void cannot_campaign(const Error& why);
+  void cannot_campaign(const Error& why) {
+    role_ = Role::Follower;
+    answer_with(Fail{why});
+  }
   void step_down(const std::string& why);
   /// Others could lead, and cannot reach this leader: gives the lease back, and campaigns again
   /// after that pause, unless another leader has been elected by then. A leader that is without a
@@ -133,7 +139,11 @@ class Election {
   void retire();
   bool is_campaigning() const { return under_way_ == Request::Campaign; }
   /// The last word: `with_record`, record one before; if that fails, again until the lease ends.
-  void resign(bool with_record);
+  void resign(bool with_record) {
+    resign_ = true;
+    last_word_ = with_record;
+    if (with_record) record_at_ = TimePoint::min();
+  }
 
   /// The request that must be sent now.
   std::optional<Request> next(TimePoint now);
@@ -160,20 +170,30 @@ class Election {
   bool is_entitled(TimePoint now) const { return role_ == Role::Leader && now < lease_end_; }
 
  private:
-  Duration retry_pause() const;
+  Duration retry_pause() const {
+    // Several tries within a lease, without asking a register that fails at once in a loop.
+    return std::min<Duration>(lease_ / 6, std::chrono::seconds(1));
+  }
   std::optional<Request> next_of_leader(TimePoint now);
   std::optional<Request> next_without_lease(TimePoint now);
   void read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
   void read_while_yielding(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
   void read_as_follower(Result<std::optional<LeaderLease::Leader>> found);
-  void campaigned_too_late(bool ours);
+  // This process would not renew that entry, but the job's next start would wait for it to expire.
+  void campaigned_too_late(bool ours) {
+    resign_ = resign_ || ours;
+    if (!resign_) orders_.emplace_back(Resigned{});
+  }
   void campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours);
   void campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours, bool strange,
                             TimePoint now);
   void lead(LeaderLease::Leader entry, bool again);
   void recorded_last_word(const Result<bool>& still, TimePoint now);
-  void doubt();
-  void answer_with(Order order);
+  void doubt() { orders_.emplace_back(Doubt{}); }
+  void answer_with(Order order) {
+    wanted_ = false;
+    orders_.push_back(std::move(order));
+  }
   std::optional<Request> send(Request request, TimePoint now);
 
   const Duration lease_;

@@ -57,12 +57,6 @@ std::optional<CauseClass> class_of(const Cause& cause) {
   return std::nullopt;
 }
 
-RestartDecision RestartRule::by_budget(bool costs) {
-  if (costs && memory_.used >= settings_.max_restarts) return {};
-  if (costs) ++memory_.spent, ++memory_.used;
-  return {true, costs, left()};
-}
-
 RestartDecision RestartRule::decide(const Cause& cause, TimePoint now, const std::string& place,
                                     std::string_view role) {
   if (cause.final) return {};

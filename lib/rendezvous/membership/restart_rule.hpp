@@ -89,7 +89,11 @@ class RestartRule {
   };
   RestartDecision judge(const Cause& cause, spec::CauseClass what, const Where& where);
   std::optional<RestartDecision> by_rule(int index);
-  RestartDecision by_budget(bool costs);
+  RestartDecision by_budget(bool costs) {
+    if (costs && memory_.used >= settings_.max_restarts) return {};
+    if (costs) ++memory_.spent, ++memory_.used;
+    return {true, costs, left()};
+  }
   RestartDecision by_progress(const Cause& cause, spec::CauseClass what, const Where& where);
   enum class Repeat { No, TooSoon, Deterministic };
   Repeat repeats(const Cause& cause, spec::CauseClass what, const Where& where) const;

@@ -33,21 +33,6 @@ void Standstill::tally(const Watched& member, int sign) {
   saying_[what.by_steps][static_cast<std::size_t>(what.kind)] += sign;
 }
 
-/// Of a member whose workers do not just start again.
-template <class Change>
-void Standstill::change(Peer peer, TimePoint now, Change change) {
-  const auto member = watched_.find(peer);
-  if (member == watched_.end() || member->second.renews) return;
-  tally(member->second, -1);
-  change(member->second);
-  tally(member->second, +1);
-  decide(now);
-}
-
-void Standstill::started(Peer peer, std::int64_t round, TimePoint now) {
-  if (round == round_) change(peer, now, [](Watched& member) { member.started = true; });
-}
-
 void Standstill::renews(Peer peer) {
   const auto found = watched_.find(peer);
   if (found == watched_.end()) return;
@@ -60,10 +45,6 @@ void Standstill::renews(Peer peer) {
   // Others wait for its workers.
   hangs_ = false;
   forget_hang();
-}
-
-void Standstill::finished(Peer peer, TimePoint now) {
-  change(peer, now, [](Watched& member) { member.finished = true; });
 }
 
 void Standstill::gone(Peer peer, TimePoint now) {
@@ -82,18 +63,6 @@ void Standstill::gone(Peer peer, TimePoint now) {
   finish_if_answered(now);
 }
 
-void Standstill::broken_up() {
-  runs_ = false;
-  forget_hang();
-}
-
-/// Stacks that only the hang has asked for are useless then.
-void Standstill::forget_hang() {
-  if (!call_) return;
-  call_->hang = false;
-  if (call_->askers.empty()) call_.reset();
-}
-
 /// With those of its workers of which it has not told, if there are such.
 void Standstill::add_silent(const Watched& member, const std::vector<bool>& told) {
   std::vector<int> ranks;
@@ -104,23 +73,12 @@ void Standstill::add_silent(const Watched& member, const std::vector<bool>& told
   if (!ranks.empty()) call_->silent.push_back({member.node, std::move(ranks)});
 }
 
-void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
-  if (progress.round != round_) return;
-  change(peer, now, [&](Watched& member) { member.progress = progress, member.started = true; });
-}
-
 /// Costs the same for any number of nodes: each of thousands says something at the end of a job.
 bool Standstill::is_hanging() const {
   if (starting_ > 0) return false;
   if (saying(false, Kind::Excused) + saying(true, Kind::Excused) > 0) return false;
   const bool by_steps = saying(true, Kind::Moves) + saying(true, Kind::Stands) > 0;
   return saying(by_steps, Kind::Moves) == 0 && saying(by_steps, Kind::Stands) > 0;
-}
-
-/// Whether it is one of those by which the job hangs, if it does.
-bool Standstill::has_say(const Watched& member) const {
-  const bool by_steps = saying(true, Kind::Stands) > 0;
-  return !member.finished && member.progress && member.progress->what.by_steps == by_steps;
 }
 
 /// For how long at least, if the job hangs.
@@ -141,12 +99,6 @@ void Standstill::decide(TimePoint now) {
   call(now, true);
   call_->hang = true;
   call_->stands_since = now - standing();
-  finish_if_answered(now);
-}
-
-void Standstill::asks(Peer peer, TimePoint now) {
-  call(now, false);
-  call_->askers.insert(peer);
   finish_if_answered(now);
 }
 
@@ -202,18 +154,6 @@ void Standstill::answers(Peer peer, NodeStacks stacks, TimePoint now) {
   add_silent(member, left.told);
   call_->awaited.erase(awaited);
   finish_if_answered(now);
-}
-
-void Standstill::finish_if_answered(TimePoint now) {
-  if (call_ && call_->awaited.empty()) finish(now);
-}
-
-void Standstill::tick(TimePoint now) {
-  if (call_ && now >= call_->until) finish(now);
-}
-
-std::optional<TimePoint> Standstill::deadline() const {
-  return call_ ? std::optional(call_->until) : std::nullopt;
 }
 
 /// One that stands itself: it says nothing if its workers have gone on meanwhile, and one that has

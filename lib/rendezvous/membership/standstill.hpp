@@ -34,27 +34,46 @@ class Standstill {
   /// the last one: clients then get the answers that have come.
   void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank);
   /// Its workers run; any message about them implies it, too.
-  void started(Peer peer, std::int64_t round, TimePoint now);
+  void started(Peer peer, std::int64_t round, TimePoint now) {
+    if (round == round_) change(peer, now, [](Watched& member) { member.started = true; });
+  }
   /// Its workers are stopped, and start again in the same round: it is `assigned` once more. What
   /// it says until then is of those that go.
   void renews(Peer peer);
   /// All of its workers have succeeded.
-  void finished(Peer peer, TimePoint now);
+  void finished(Peer peer, TimePoint now) {
+    change(peer, now, [](Watched& member) { member.finished = true; });
+  }
   void gone(Peer peer, TimePoint now);
   /// No round runs: until the next one no member counts as hanging, not even one that was found so.
   /// What their coordinator does about it must not hit the workers that come after them.
-  void broken_up();
+  void broken_up() {
+    runs_ = false;
+    forget_hang();
+  }
 
-  void says(Peer peer, const ProgressReport& progress, TimePoint now);
+  void says(Peer peer, const ProgressReport& progress, TimePoint now) {
+    if (progress.round != round_) return;
+    change(peer, now, [&](Watched& member) { member.progress = progress, member.started = true; });
+  }
   void answers(Peer peer, NodeStacks stacks, TimePoint now);
   /// `peer`, which need not be a member, gets the StacksReport; several may ask at once.
-  void asks(Peer peer, TimePoint now);
-  void tick(TimePoint now);
+  void asks(Peer peer, TimePoint now) {
+    call(now, false);
+    call_->askers.insert(peer);
+    finish_if_answered(now);
+  }
+  void tick(TimePoint now) {
+    if (call_ && now >= call_->until) finish(now);
+  }
 
   /// What holds workers that are stopped or traced: by rank.
   std::map<int, std::string> held() const;
 
-  std::optional<TimePoint> deadline() const;  // of `tick`
+  /// Of `tick`.
+  std::optional<TimePoint> deadline() const {
+    return call_ ? std::optional(call_->until) : std::nullopt;
+  }
   /// What is told to several is there once: a report to all nodes of a large job would be more than
   /// its memory.
   using Told = std::vector<std::pair<Peer, std::shared_ptr<const Push>>>;
@@ -87,8 +106,16 @@ class Standstill {
   };
   void add_silent(const Watched& member, const std::vector<bool>& told);
 
+  /// Of a member whose workers do not just start again.
   template <class Change>
-  void change(Peer peer, TimePoint now, Change change);
+  void change(Peer peer, TimePoint now, Change change) {
+    const auto member = watched_.find(peer);
+    if (member == watched_.end() || member->second.renews) return;
+    tally(member->second, -1);
+    change(member->second);
+    tally(member->second, +1);
+    decide(now);
+  }
   void tally(const Watched& member, int sign);
   int saying(bool by_steps, Kind kind) const {
     return saying_[by_steps][static_cast<std::size_t>(kind)];
@@ -96,10 +123,21 @@ class Standstill {
   bool is_hanging() const;
   Duration standing() const;
   void decide(TimePoint now);
-  void forget_hang();
-  bool has_say(const Watched& member) const;
+  /// Stacks that only the hang has asked for are useless then.
+  void forget_hang() {
+    if (!call_) return;
+    call_->hang = false;
+    if (call_->askers.empty()) call_.reset();
+  }
+  /// Whether it is one of those by which the job hangs, if it does.
+  bool has_say(const Watched& member) const {
+    const bool by_steps = saying(true, Kind::Stands) > 0;
+    return !member.finished && member.progress && member.progress->what.by_steps == by_steps;
+  }
   void call(TimePoint now, bool hang);
-  void finish_if_answered(TimePoint now);
+  void finish_if_answered(TimePoint now) {
+    if (call_ && call_->awaited.empty()) finish(now);
+  }
   int speaker() const;
   void finish(TimePoint now);
   void tell(Peer peer, const std::shared_ptr<const Push>& push) { told_.emplace_back(peer, push); }

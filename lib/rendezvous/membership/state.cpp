@@ -53,42 +53,6 @@ void State::on(Peer peer, const AskPreempt& said, TimePoint now) {
   if (preemption_.ask(said.why, said.deadline, now)) preempting(preemption_.cause(), now);
 }
 
-void State::lost(Peer peer, const std::string& why, TimePoint now, Loss loss) {
-  depart(peer, why, now, loss);
-  gone(peer, now);
-  end_if_saved(now);
-}
-
-void State::gone(Peer peer, TimePoint now) {
-  standstill_.gone(peer, now);
-  preemption_.gone(peer, now);
-}
-
-void State::end_if_saved(TimePoint now) {
-  if (preemption_.take_over()) preempted(preemption_.text(), now);
-}
-
-// No round that could hang is left, unless one runs.
-void State::enter(Phase phase) {
-  phase_ = phase;
-  if (phase != Phase::Running) standstill_.broken_up();
-}
-
-std::vector<Delivery> State::take() {
-  for (auto& [peer, push] : standstill_.take()) deliveries_.push_back({peer, std::move(push)});
-  for (auto& [peer, push] : preemption_.take()) deliveries_.push_back({peer, std::move(push)});
-  return std::exchange(deliveries_, {});
-}
-
-void State::tell(Peer peer, Push push) {
-  deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
-}
-
-void State::tell_all(const std::vector<Member*>& whom, Push push) {
-  const auto shared = std::make_shared<const Push>(std::move(push));
-  for (const Member* member : whom) deliveries_.push_back({member->peer, shared});
-}
-
 Quorum State::quorum() const {
   Quorum all{roster_.returning(), roster_.count(MemberState::Waiting) - roster_.returning(),
              roster_.count(MemberState::Stopping), past_.last_size(), past_.is_succession()};
@@ -254,10 +218,6 @@ bool State::hear(Peer peer, TimePoint now) {
   return true;
 }
 
-void State::drop_claims(Peer peer) {
-  std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
-}
-
 void State::admit_claimants(TimePoint now) {
   const auto free = std::ranges::stable_partition(claims_, [this](const Claim& claim) {
     return roster_.with_node_rank(claim.node.node_rank) != nullptr;
@@ -339,11 +299,6 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
     return others_run ? void() : name_victim(now);
   }
   decide(peer, std::move(cause), now, victim_ ? nullptr : alone);
-}
-
-// The peer that it blames has not failed by itself.
-void State::name_victim(TimePoint now) {
-  if (victim_) decide(victim_->peer, victim_->cause, now);
 }
 
 void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone) {
@@ -464,12 +419,6 @@ void State::close(const std::string& why, TimePoint now) {
   end({true, std::move(cause)}, now);
 }
 
-void State::suspend(const std::string& why, TimePoint now) {
-  name_victim(now);
-  if (phase_ != Phase::Running) return;
-  restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
-}
-
 void State::inherit(const InheritedWorld& world) {
   learn(world.previous);
   past_.raise(world.highest);
@@ -495,16 +444,6 @@ void State::disinherit(Duration left, TimePoint now) {
   if (phase_ == Phase::Joining) advance(now);
 }
 
-void State::conclude(const WorldId& last, Done verdict) {
-  past_.conclude(last);
-  conclusion_ = std::move(verdict);
-}
-
-void State::acknowledge(const WorldRecord& record, TimePoint now) {
-  world_fence_.acknowledge(record);
-  if (phase_ == Phase::Joining) advance(now);
-}
-
 Survivors State::survivors(TimePoint now) const {
   Survivors left{0, {}, past_.last()};
   for (const auto& [peer, member] : roster_.all()) {
@@ -518,11 +457,6 @@ Survivors State::survivors(TimePoint now) const {
     left.at_work.add({1, knows ? member.stops_by : now + rules_.silence + member.node.grace});
   }
   return left;
-}
-
-void State::hold(bool held, TimePoint now) {
-  world_fence_.hold(held);
-  if (!held && phase_ != Phase::Ended) advance(now);
 }
 
 void State::tick(TimePoint now) {
@@ -689,11 +623,6 @@ void State::hear_unable(Peer peer, const Node& node, const PreviousWorld& previo
   tell_unable(now);
 }
 
-void State::tell_unable(TimePoint now) {
-  if (!unable_.are_waiting()) return;
-  for (const Peer peer : unable_.take(rules_, now)) tell(peer, verdict_);
-}
-
 void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
   const Member* member = roster_.find(peer);
   if (member == nullptr || member->state != MemberState::Running || phase_ != Phase::Running)
@@ -744,11 +673,6 @@ void State::order_spares(std::span<Member* const> kept, std::span<Member*> spare
   const std::vector<Member*> arrived(spares.begin(), spares.end());
   const auto order = nearest_first(lost.empty() ? stay : lost, offered);
   for (std::size_t i = 0; i < order.size(); ++i) spares[i] = arrived[order[i]];
-}
-
-RankOrder State::rank_order() const {
-  if (rules_.fixed_ranks) return RankOrder::Fixed;
-  return rules_.rank_order_topology ? RankOrder::Topology : RankOrder::Torchrun;
 }
 
 void State::try_to_close_round(TimePoint now) {
@@ -943,11 +867,6 @@ void State::end(Done verdict, TimePoint now) {
 
 // How one role starts again in a round that goes on.
 
-void State::stand_still(Duration time) {
-  join_phase_.stand_still(time);
-  for (auto& [role, renewal] : renewals_) renewal.until += time;
-}
-
 // The member itself, or null. A group that hangs and goes on hangs with all others.
 const Member* State::may_restart_alone(const Member& member, bool goes_on) const {
   if (!world_ || goes_on || phase_ != Phase::Running || preempting_) return nullptr;
@@ -1028,13 +947,6 @@ void State::advance_roles(TimePoint now) {
   }
 }
 
-// The restart that was decided becomes one of all, and costs nothing more.
-void State::give_role_up(const std::string& role, Cause cause, TimePoint now) {
-  RestartDecision decision = renewals_.at(role).decision;
-  decision.attempt_spent = false, decision.delay = {};
-  break_up(std::move(cause), decision, now);
-}
-
 void State::start_role_again(const std::string& role, TimePoint now) {
   const Renewal renewal = renewals_.at(role);
   std::vector<Node> nodes = world_->members;
@@ -1093,14 +1005,6 @@ bool State::has_companion(const Member& member) const {
 
 // What the restart policy and a preemption add to rounds.
 
-/// By which a machine is known over requeues: ids have a process in them. Empty for the only one of
-/// a job. The coordinator's own has the address that its successor will see it under.
-std::string State::machine_of(const Node& node) const {
-  const bool is_own = is_loopback(node.address);
-  if (node.host.empty()) return is_own ? std::string() : node.address;
-  return node.host + " (" + (is_own && !reachable_.empty() ? reachable_ : node.address) + ")";
-}
-
 RestartDecision State::decide_restart(const Cause& cause, TimePoint now) {
   if (restart_rule_.is_plain()) return restart_rule_.decide(cause, now);
   const Node* node = nullptr;
@@ -1112,11 +1016,6 @@ RestartDecision State::decide_restart(const Cause& cause, TimePoint now) {
   }
   if (node == nullptr) return restart_rule_.decide(cause, now);
   return restart_rule_.decide(cause, now, machine_of(*node), node->role);
-}
-
-bool State::is_left_out(const Member& member, TimePoint now) const {
-  // Where each rank is one node's, none can take its place.
-  return !rules_.fixed_ranks && restart_rule_.is_excluded(machine_of(member.node), now);
 }
 
 // Those that a larger world would have. One that is left out stays as a spare: it may host the
@@ -1157,12 +1056,6 @@ bool State::let_spare_go(Peer peer, const std::string& why, TimePoint now) {
   tell(peer, Done{true, std::move(cause)});
   leave(peer, why, now);
   return true;
-}
-
-void State::preempted(const std::string& text, TimePoint now) {
-  if (!preempting_ || phase_ == Phase::Ended) return;
-  preempting_->text = text;
-  end({true, *preempting_}, now);
 }
 
 }  // namespace elastrun::rendezvous

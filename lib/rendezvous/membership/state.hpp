@@ -129,7 +129,11 @@ class State {
     end_if_saved(now);
   }
   /// Its connection has ended, or that of a client that asked where the workers stand.
-  void lost(Peer peer, const std::string& why, TimePoint now, Loss loss);
+  void lost(Peer peer, const std::string& why, TimePoint now, Loss loss) {
+    depart(peer, why, now, loss);
+    gone(peer, now);
+    end_if_saved(now);
+  }
   void started(Peer peer, std::int64_t round, TimePoint now);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on = false);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
@@ -140,7 +144,11 @@ class State {
   /// A spare is to go: it goes alone, and the round runs on. False: it is not one.
   bool let_spare_go(Peer peer, const std::string& why, TimePoint now);
   /// They have saved, or their time is over.
-  void preempted(const std::string& text, TimePoint now);
+  void preempted(const std::string& text, TimePoint now) {
+    if (!preempting_ || phase_ == Phase::Ended) return;
+    preempting_->text = text;
+    end({true, *preempting_}, now);
+  }
   void cannot_start(Peer peer, const std::string& why, TimePoint now);  // and is about to leave
   /// It has heard that it is to stop, and its group ends within `left`.
   void stopping(Peer peer, Duration left, TimePoint now);
@@ -158,13 +166,24 @@ class State {
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
   void tick(TimePoint now);                           // time has passed
-  void stand_still(Duration time);                    // all did: nothing is late for that
+  /// Nothing could be done meanwhile: nothing is late for that.
+  void stand_still(Duration time) {
+    join_phase_.stand_still(time);
+    for (auto& [role, renewal] : renewals_) renewal.until += time;
+  }
   bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
-  void hold(bool held, TimePoint now);
+  void hold(bool held, TimePoint now) {
+    world_fence_.hold(held);
+    if (!held && phase_ != Phase::Ended) advance(now);
+  }
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
   /// Tells members to stop, and come back: their world may not be the only one any more.
-  void suspend(const std::string& why, TimePoint now);
+  void suspend(const std::string& why, TimePoint now) {
+    name_victim(now);
+    if (phase_ != Phase::Running) return;
+    restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
+  }
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
   void inherit(const InheritedWorld& world);
@@ -173,16 +192,26 @@ class State {
   void disinherit(Duration left, TimePoint now);  // has ended; unheard members end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
   /// are told so; others start a new job.
-  void conclude(const WorldId& last, Done verdict);
+  void conclude(const WorldId& last, Done verdict) {
+    past_.conclude(last);
+    conclusion_ = std::move(verdict);
+  }
   void require_acknowledgements() { world_fence_.require_acknowledgements(); }
   /// The world that waits to be recorded; `acknowledge` says that it has been.
   const std::optional<WorldRecord>& unacknowledged() const { return unacknowledged_; }
-  void acknowledge(const WorldRecord& record, TimePoint now);
+  void acknowledge(const WorldRecord& record, TimePoint now) {
+    world_fence_.acknowledge(record);
+    if (phase_ == Phase::Joining) advance(now);
+  }
   /// Under which members that came over loopback get into worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
   /// Everything to be told since the last call, in order; some of it to clients that have asked
   /// where the workers stand.
-  std::vector<Delivery> take();
+  std::vector<Delivery> take() {
+    for (auto& [peer, push] : standstill_.take()) deliveries_.push_back({peer, std::move(push)});
+    for (auto& [peer, push] : preemption_.take()) deliveries_.push_back({peer, std::move(push)});
+    return std::exchange(deliveries_, {});
+  }
   std::optional<TimePoint> deadline() const;  // of `tick`, if nothing else happens
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
@@ -224,16 +253,30 @@ class State {
   void on(Peer peer, const AskStacks&, TimePoint now) { standstill_.asks(peer, now); }
   void on(Peer peer, const Reached& said, TimePoint now);
   void on(Peer peer, const AskPreempt& said, TimePoint now);
-  void gone(Peer peer, TimePoint now);
-  void end_if_saved(TimePoint now);
-  void enter(Phase phase);
+  void gone(Peer peer, TimePoint now) {
+    standstill_.gone(peer, now);
+    preemption_.gone(peer, now);
+  }
+  void end_if_saved(TimePoint now) {
+    if (preemption_.take_over()) preempted(preemption_.text(), now);
+  }
+  // No round that could hang is left, unless one runs.
+  void enter(Phase phase) {
+    phase_ = phase;
+    if (phase != Phase::Running) standstill_.broken_up();
+  }
   std::optional<TimePoint> round_due() const;
   void assign(Member& member, const std::shared_ptr<const World>& world, int group_rank);
   bool is_too_late(Peer peer, const PreviousWorld& previous);
   void hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
-  void tell_unable(TimePoint now);
+  void tell_unable(TimePoint now) {
+    if (!unable_.are_waiting()) return;
+    for (const Peer peer : unable_.take(rules_, now)) tell(peer, verdict_);
+  }
   bool admit(Peer peer, const Node& node, const PreviousWorld& previous);
-  void drop_claims(Peer peer);
+  void drop_claims(Peer peer) {
+    std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
+  }
   void admit_claimants(TimePoint now);
   void learn(const PreviousWorld& previous);
   Member* meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
@@ -248,12 +291,18 @@ class State {
   void give_out(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
   void order_spares(std::span<Member* const> kept, std::span<Member*> spares);
-  RankOrder rank_order() const;
+  RankOrder rank_order() const {
+    if (rules_.fixed_ranks) return RankOrder::Fixed;
+    return rules_.rank_order_topology ? RankOrder::Topology : RankOrder::Torchrun;
+  }
   void dismiss_stuck();
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
   void fence_off(const Member& member, TimePoint now, Loss loss);
-  void name_victim(TimePoint now);
+  // The peer that it blames has not failed by itself.
+  void name_victim(TimePoint now) {
+    if (victim_) decide(victim_->peer, victim_->cause, now);
+  }
   void decide(Peer failed, Cause cause, TimePoint now, const Member* alone = nullptr);
   bool restart(Cause cause, TimePoint now, const Member* alone = nullptr);
   void break_up(Cause cause, const RestartDecision& decision, TimePoint now);
@@ -262,21 +311,40 @@ class State {
                     TimePoint now);
   void come_back_in_role(Member& member, Node node, TimePoint now);
   void start_role_again(const std::string& role, TimePoint now);
-  void give_role_up(const std::string& role, Cause cause, TimePoint now);
+  // The restart that was decided becomes one of all, and costs nothing more.
+  void give_role_up(const std::string& role, Cause cause, TimePoint now) {
+    RestartDecision decision = renewals_.at(role).decision;
+    decision.attempt_spent = false, decision.delay = {};
+    break_up(std::move(cause), decision, now);
+  }
   bool misses_role(const World& world, TimePoint now);
   bool has_companion(const Member& member) const;
   RestartDecision decide_restart(const Cause& cause, TimePoint now);
   int waiting_for_places() const;
   void take_memory(Member& member, TimePoint now);
-  std::string machine_of(const Node& node) const;
-  bool is_left_out(const Member& member, TimePoint now) const;
+  /// By which a machine is known over requeues: ids have a process in them. Empty for the only one
+  /// of a job. The coordinator's own has the address that its successor will see it under.
+  std::string machine_of(const Node& node) const {
+    const bool is_own = is_loopback(node.address);
+    if (node.host.empty()) return is_own ? std::string() : node.address;
+    return node.host + " (" + (is_own && !reachable_.empty() ? reachable_ : node.address) + ")";
+  }
+  bool is_left_out(const Member& member, TimePoint now) const {
+    // Where each rank is one node's, none can take its place.
+    return !rules_.fixed_ranks && restart_rule_.is_excluded(machine_of(member.node), now);
+  }
   void begin_join_phase(TimePoint now);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
   void end(Done verdict, TimePoint now);
   void push_progress(TimePoint now);
-  void tell(Peer peer, Push push);
-  void tell_all(const std::vector<Member*>& whom, Push push);
+  void tell(Peer peer, Push push) {
+    deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
+  }
+  void tell_all(const std::vector<Member*>& whom, Push push) {
+    const auto shared = std::make_shared<const Push>(std::move(push));
+    for (const Member* member : whom) deliveries_.push_back({member->peer, shared});
+  }
 
   const Rules rules_;
   const std::string run_id_, master_addr_;
