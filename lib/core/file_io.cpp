@@ -50,6 +50,22 @@ std::vector<std::string> named_by(std::initializer_list<const char*> variables) 
   return places;
 }
 
+/// Adds what there is to `text`; the errno of what ended it, 0 at the end of the file.
+int read_into(std::string& text, const std::string& path, std::size_t most) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return errno;
+  // Not by the size that stat(2) tells, which is 0 or 4096 for what the kernel makes up.
+  std::array<char, 4096> piece;
+  while (text.size() < most) {
+    const auto got = ::read(file.get(), piece.data(), std::min(piece.size(), most - text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool names_temporary_place() {
@@ -141,26 +157,6 @@ bool send_with(int socket, std::string_view text, std::span<const int> descripto
   }
   return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
-
-namespace {
-
-/// Adds what there is to `text`; the errno of what ended it, 0 at the end of the file.
-int read_into(std::string& text, const std::string& path, std::size_t most) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return errno;
-  // Not by the size that stat(2) tells, which is 0 or 4096 for what the kernel makes up.
-  std::array<char, 4096> piece;
-  while (text.size() < most) {
-    const auto got = ::read(file.get(), piece.data(), std::min(piece.size(), most - text.size()));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno;
-    if (got == 0) break;
-    text.append(piece.data(), static_cast<std::size_t>(got));
-  }
-  return 0;
-}
-
-}  // namespace
 
 Result<std::string> read_file(const std::string& path, std::size_t most) {
   std::string text;

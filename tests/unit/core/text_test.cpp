@@ -40,6 +40,8 @@ TEST_CASE("text: floats are read as Python's float() reads them") {
   CHECK(std::isinf(parse_float("inf").value()));
   CHECK(std::isnan(parse_float("nan").value()));
   CHECK(parse_float("1e999") == std::numeric_limits<double>::infinity());
+  CHECK(parse_float("-1e999") == -std::numeric_limits<double>::infinity());
+  CHECK(parse_float("1e-999") == 0.0);
   for (const char* bad : {"", "fast", "1,5", "1e", "+-1", "1__0"}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_float(bad));
