@@ -142,18 +142,14 @@ class Server::Connection : public std::enable_shared_from_this<Connection> {
     stage_ = Stage::Answering;
     if (!*next) return end_with(std::move(next->error()));
     request_ = std::move(**next);
-    answer(request_);
-  }
-
-  void answer(const Request& request) {
     // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
     // rebinding), and would then read the answers as those of the site it came from. The Host
     // header is the one sign of it: it holds the name.
-    if (server_->local_names_only_ && !is_local_host(request.host)) {
+    if (server_->local_names_only_ && !is_local_host(request_.host)) {
       return end_with(refusal(403, "this address answers requests for localhost only"));
     }
     alarm_->disarm();  // it is the handler's time now
-    server_->handler_(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
+    server_->handler_(request_, [weak = weak_from_this(), given = false](Answer answer) mutable {
       const auto self = weak.lock();
       // A second answer to one request would be taken for the answer to the next.
       if (given || !self || self->server_ == nullptr) return;

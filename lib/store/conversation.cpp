@@ -9,6 +9,7 @@
 #include <utility>
 
 namespace elastrun::store {
+
 void Output::put_value(const Value& value) {
   put_number<std::uint64_t>(value.view().size());
   auto bytes = value.shared();
@@ -73,6 +74,13 @@ std::string Output::take() {
 namespace {
 
 constexpr std::size_t kOpening = 5;  // VALIDATE: its number and the magic
+
+/// A key for a log line: without its unprintable bytes, and not all of 8192 of them.
+std::string show_key(std::string_view key) {
+  std::string text;
+  for (const char c : key.substr(0, 60)) text += c >= ' ' && c <= '~' ? c : '?';
+  return key.size() > 60 ? text + "..." : text;
+}
 
 }  // namespace
 
@@ -195,17 +203,6 @@ void Exchange::deliver() {
 }
 
 // What a conversation does with a request: one table operation, then the answer in torch's bytes.
-
-namespace {
-
-/// A key for a log line: without its unprintable bytes, and not all of 8192 of them.
-std::string show_key(std::string_view key) {
-  std::string text;
-  for (const char c : key.substr(0, 60)) text += c >= ' ' && c <= '~' ? c : '?';
-  return key.size() > 60 ? text + "..." : text;
-}
-
-}  // namespace
 
 void Conversation::execute(const Request& request) {
   Table& table = exchange_->table_;

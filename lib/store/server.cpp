@@ -22,7 +22,6 @@
 #include <new>
 #include <set>
 #include <span>
-#include <string_view>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,6 +29,10 @@
 
 namespace elastrun::store {
 namespace {
+
+namespace asio = boost::asio;
+namespace ip = asio::ip;
+using Endpoint = ip::tcp::endpoint;
 
 constexpr int kMaxDescriptors = 200'000;  // looked at in all processes together
 
@@ -65,36 +68,6 @@ std::string command_of(const std::string& process) {
   while (command.ends_with(' ')) command.pop_back();
   return command.size() > 80 ? command.substr(0, 77) + "..." : command;
 }
-
-}  // namespace
-
-std::string find_port_owner(std::uint16_t port) {
-  std::set<std::string> sockets;
-  read_listeners("/proc/net/tcp", port, sockets);
-  read_listeners("/proc/net/tcp6", port, sockets);
-  if (sockets.empty()) return {};
-  std::string owner;
-  int looked_at = 0;
-  any_entry("/proc", [&](const std::string& process) {
-    if (process.find_first_not_of("0123456789") != std::string::npos) return false;
-    const auto folder = "/proc/" + process + "/fd/";
-    const bool holds = any_entry(folder, [&](const std::string& fd) {
-      // All this is for the text of an error, which must not take seconds on a large machine.
-      if (++looked_at > kMaxDescriptors) return false;
-      std::array<char, 64> target{};
-      const auto size = ::readlink((folder + fd).c_str(), target.data(), target.size());
-      return size > 0 && sockets.contains({target.data(), static_cast<std::size_t>(size)});
-    });
-    if (holds) owner = fmt::format("process {} ({})", process, command_of(process));
-    return holds;
-  });
-  return owner;
-}
-
-namespace {
-
-using Endpoint = boost::asio::ip::tcp::endpoint;
-namespace ip = boost::asio::ip;
 
 Result<ip::address> parse_address(const std::string& address) {
   if (address.empty()) return ip::address_v6::any();
@@ -143,7 +116,44 @@ void hand_down_options(int socket) {
   probe(socket, 60, 15, 4);
 }
 
+// No tag of a peer is that large.
+constexpr std::uint64_t kListenerTag = ~std::uint64_t{0};
+constexpr std::size_t kReadSize = 256u << 10;
+// Then those who are connected have their turn: thousands may come at once.
+constexpr int kAcceptsPerTurn = 256;
+// What one peer may send before the others have their turn.
+constexpr std::size_t kReadPerTurn = 4u << 20;
+// Each change is told once: what is told again and again until it is read costs the kernel a look
+// at the socket each time. So everything is read that is there, or the poller asked once more.
+constexpr std::uint32_t kEdge = EPOLLET | EPOLLRDHUP;
+constexpr std::uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+// With no descriptor or memory left, new connections wait this long in the kernel's queue.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
 }  // namespace
+
+std::string find_port_owner(std::uint16_t port) {
+  std::set<std::string> sockets;
+  read_listeners("/proc/net/tcp", port, sockets);
+  read_listeners("/proc/net/tcp6", port, sockets);
+  if (sockets.empty()) return {};
+  std::string owner;
+  int looked_at = 0;
+  any_entry("/proc", [&](const std::string& process) {
+    if (process.find_first_not_of("0123456789") != std::string::npos) return false;
+    const auto folder = "/proc/" + process + "/fd/";
+    const bool holds = any_entry(folder, [&](const std::string& fd) {
+      // All this is for the text of an error, which must not take seconds on a large machine.
+      if (++looked_at > kMaxDescriptors) return false;
+      std::array<char, 64> target{};
+      const auto size = ::readlink((folder + fd).c_str(), target.data(), target.size());
+      return size > 0 && sockets.contains({target.data(), static_cast<std::size_t>(size)});
+    });
+    if (holds) owner = fmt::format("process {} ({})", process, command_of(process));
+    return holds;
+  });
+  return owner;
+}
 
 std::string show(const Endpoint& endpoint) {
   return net::format_endpoint(net::plain(endpoint.address()).to_string(), endpoint.port());
@@ -172,27 +182,6 @@ void probe_peer_soon(int socket) {
   probe(socket, 5, 2, 5);
   ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
 }
-
-namespace {
-
-namespace asio = boost::asio;
-using Endpoint = asio::ip::tcp::endpoint;
-
-// No tag of a peer is that large.
-constexpr std::uint64_t kListenerTag = ~std::uint64_t{0};
-constexpr std::size_t kReadSize = 256u << 10;
-// Then those who are connected have their turn: thousands may come at once.
-constexpr int kAcceptsPerTurn = 256;
-// What one peer may send before the others have their turn.
-constexpr std::size_t kReadPerTurn = 4u << 20;
-// Each change is told once: what is told again and again until it is read costs the kernel a look
-// at the socket each time. So everything is read that is there, or the poller asked once more.
-constexpr std::uint32_t kEdge = EPOLLET | EPOLLRDHUP;
-constexpr std::uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-// With no descriptor or memory left, new connections wait this long in the kernel's queue.
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-
-}  // namespace
 
 Server::Server(asio::io_context& loop, UniqueFd listener, Settings settings)
     : listener_(std::move(listener)),

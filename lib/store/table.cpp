@@ -3,7 +3,6 @@
 #include "store/table.hpp"
 
 #include <array>
-#include <functional>
 #include <limits>
 #include <utility>
 

@@ -5,7 +5,6 @@
 #include "core/text.hpp"
 #include "telemetry/record.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <map>
