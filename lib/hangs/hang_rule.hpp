@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace elastrun::hangs {
@@ -39,32 +40,45 @@ class Excuses {
   };
 
   /// In place of the phase that this worker was in; none: it trains.
-  void phase(int rank, const std::string& what, std::optional<Duration> at_most, TimePoint now);
-  void train(int rank, TimePoint now);
-  bool in_phase(int rank) const { return phases_.contains(rank); }
+  void phase(int rank, const std::string& what, std::optional<Duration> at_most, TimePoint now) {
+    // The phase before ends with it, and its time is learnt.
+    train(rank, now);
+    all_.insert_or_assign({false, rank, {}},
+                          Excuse{rank, what, now, at_most.value_or(learnt(what))});
+  }
+  void train(int rank, TimePoint now) { close({false, rank, {}}, now); }
+  bool in_phase(int rank) const { return all_.contains({false, rank, {}}); }
   void open(int rank, const std::string& what, TimePoint now);
   /// False: it was not open.
-  bool close(int rank, const std::string& what, TimePoint now);
+  bool close(int rank, const std::string& what, TimePoint now) {
+    return close({true, rank, what}, now);
+  }
   /// False: nothing was open. How long it took is not known.
-  bool close_all(int rank) { return open_.erase(rank) > 0; }
+  bool close_all(int rank) {
+    return std::erase_if(all_, [rank](const auto& one) { return is_open(one.first, rank); }) > 0;
+  }
   /// A new group; what was learnt stays.
-  void clear();
+  void clear() { all_.clear(); }
 
   /// True if one of them holds.
   bool any(TimePoint now) const { return next_end(now).has_value(); }
   /// When the next one of those that hold ends.
   std::optional<TimePoint> next_end(TimePoint now) const;
-  /// Lists excuses that hold no more, though their workers have not ended them.
+  /// Lists excuses that hold no more, though their workers have not ended them: phases first.
   std::vector<Excuse> overdue(TimePoint now) const;
 
  private:
-  Duration learnt(const std::string& what) const;
-  void learn(const Excuse& excuse, TimePoint now);
-  template <class Call>
-  void each(Call call) const;
+  using Key = std::tuple<bool, int, std::string>;  // no phase, rank, what is open
+  static bool is_open(const Key& key, int rank) {
+    return std::get<bool>(key) && std::get<int>(key) == rank;
+  }
+  bool close(const Key& key, TimePoint now);
+  Duration learnt(const std::string& what) const {
+    const auto found = longest_.find(what);
+    return found == longest_.end() ? kFirst : std::max(kShortest, kOfLongest * found->second);
+  }
 
-  std::map<int, Excuse> phases_;  // by rank
-  std::map<int, std::map<std::string, Excuse>> open_;
+  std::map<Key, Excuse> all_;
   std::map<std::string, Duration> longest_;  // by what it was
 };
 

@@ -311,20 +311,14 @@ void ExpirationTimers::explain(workers::Failure& failure) const {
 }
 
 /// What is known of each process, by source: that of Python first.
-struct HungStacks::Job {
-  Then then;
+struct HungStacks::Found {
   std::map<pid_t, Lines> python, threads;
+};
+struct HungStacks::Job : Found {
+  Then then;
   int awaited = 0;
   std::unique_ptr<Alarm> alarm;
   std::vector<std::unique_ptr<process::Child>> spies;
-};
-
-/// A process that has offered its stacks. Its number may be given to another one meanwhile, which
-/// the signal that asks for a stack would end: so it is signalled by its pidfd.
-struct HungStacks::Askable {
-  pid_t pid = 0;
-  UniqueFd pidfd;
-  system::StackOffer offer;
 };
 
 HungStacks::HungStacks(RunContext& run, const StackOffers& offers)
@@ -340,55 +334,40 @@ void HungStacks::take(const std::vector<pid_t>& hung, Then then) {
   // Weak here and in all calls below: an answer after the limit finds nothing, and changes nothing.
   job->alarm->arm(run_.clock.now() + kLimit, [this, weak] { finish(weak); });
   jobs_.push_back(job);
-  std::vector<Askable> askable;
+  // Those that have offered their stacks, by pidfd: the number may be given to another process
+  // meanwhile, which the signal that asks for a stack would end.
+  const auto pidfds = std::make_shared<std::vector<UniqueFd>>();
+  std::vector<system::StackSource> askable;
   std::vector<pid_t> silent;
   for (const auto pid : hung) {
     UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     // Asked after that: it knows whether the number is still that of the process that offered.
     const auto offer = offers_.of(pid);
-    offer ? askable.push_back({pid, std::move(pidfd), *offer}) : silent.push_back(pid);
+    if (!offer) silent.push_back(pid);
+    if (offer) askable.push_back({pid, pidfds->emplace_back(std::move(pidfd)).get(), *offer});
   }
-  // Those of Python first: a process that goes on is where it was asked, not where it was later.
-  if (!askable.empty()) ask(job, std::move(askable));
-  read_kernel(job, hung);
+  ++job->awaited;
+  calls_.make(
+      "the stacks of processes",
+      [pidfds, askable, hung] {
+        Found found;
+        // Those of Python first: a process that goes on is where it was asked, not where it was
+        // later.
+        auto stacks =
+            askable.empty() ? std::vector<Lines>() : system::ask_python_stacks(askable, kAnswer);
+        for (std::size_t i = 0; i < stacks.size(); ++i) {
+          found.python[askable[i].pid] = std::move(stacks[i]);
+        }
+        for (const auto pid : hung) {
+          found.threads[pid] = system::thread_lines(system::read_threads(pid));
+        }
+        return found;
+      },
+      [this, weak](Found found) {
+        if (const auto asked = weak.lock()) static_cast<Found&>(*asked) = std::move(found);
+        done(weak);
+      });
   if (!silent.empty()) find_spy(job, std::move(silent));
-}
-
-void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Askable> askable) {
-  ++job->awaited;
-  const auto shared = std::make_shared<const std::vector<Askable>>(std::move(askable));
-  calls_.make(
-      "the Python stacks of processes",
-      [shared] {
-        std::vector<system::StackSource> sources;
-        for (const auto& one : *shared) sources.push_back({one.pid, one.pidfd.get(), one.offer});
-        return system::ask_python_stacks(sources, kAnswer);
-      },
-      [this, weak = std::weak_ptr(job), shared](std::vector<Lines> stacks) {
-        if (const auto asked = weak.lock()) {
-          for (std::size_t i = 0; i < stacks.size(); ++i) {
-            asked->python[(*shared)[i].pid] = std::move(stacks[i]);
-          }
-        }
-        done(weak);
-      });
-}
-
-void HungStacks::read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids) {
-  ++job->awaited;
-  calls_.make(
-      "the threads of a process in /proc",
-      [pids = std::move(pids)] {
-        std::map<pid_t, Lines> threads;
-        for (const auto pid : pids) {
-          threads[pid] = system::thread_lines(system::read_threads(pid));
-        }
-        return threads;
-      },
-      [this, weak = std::weak_ptr(job)](std::map<pid_t, Lines> threads) {
-        if (const auto asked = weak.lock()) asked->threads = std::move(threads);
-        done(weak);
-      });
 }
 
 /// Last, because PATH may name a folder of a file system that does not answer.

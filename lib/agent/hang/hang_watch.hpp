@@ -87,10 +87,8 @@ class HungStacks {
   void take(const std::vector<pid_t>& hung, Then then);
 
  private:
+  struct Found;
   struct Job;
-  struct Askable;
-  void ask(const std::shared_ptr<Job>& job, std::vector<Askable> askable);
-  void read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
   void find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
   void spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid);
   void done(const std::weak_ptr<Job>& job);
