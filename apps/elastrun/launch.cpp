@@ -229,6 +229,7 @@ int terminal_columns() {
   return known ? size.ws_col : 80;
 }
 
+/// Help, version, completion script or default file.
 std::string answer_to(const spec::CommandLine& line, const std::string& program) {
   using spec::operator""_opt;
   if (line.instead == "help"_opt) {
@@ -334,11 +335,6 @@ int refuse_job(const spec::Refusal& refusal, const std::string& program) {
   return refusal.exit_code;
 }
 
-/// Help, version, completion script or default file. The exit code.
-int answer(const spec::CommandLine& line, const std::string& program) {
-  return print(answer_to(line, program));
-}
-
 /// For a job that could not begin. The exit code.
 int give_up(const agent::StartFailure& failure, const std::string& program) {
   using Reason = agent::StartFailure::Reason;
@@ -376,40 +372,6 @@ void say_start(const spec::Resolved& job) {
   }
 }
 
-/// A stream socket to the process that started this one, which is a Python program that drives it
-/// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
-/// checked like all that comes from outside; a caller that does not read loses records, never the
-/// result.
-class Caller {
- public:
-  /// The longest line, both ways.
-  static constexpr std::size_t kLongestLine = 64U << 20;
-  /// Takes the descriptor. Fails with Usage unless it is a connected socket.
-  static Result<Caller> take(int descriptor);
-
-  /// The next line. Waits without limit; fails with Closed at the end of the stream and with
-  /// Protocol for what is too long or no JSON.
-  Result<json::value> hear();
-  /// At once or, where the socket is full, with a later line; of what has waited too long, the
-  /// newest is lost.
-  void tell(const json::value& line);
-  /// All that waits and then this: takes as long as the caller reads, a minute without reading at
-  /// most.
-  Status tell_last(const json::value& line);
-
-  int descriptor() const { return socket_.get(); }
-  std::uint64_t lost() const { return lost_; }
-
- private:
-  explicit Caller(UniqueFd socket) : socket_(std::move(socket)) {}
-  bool write_some(bool waits);
-
-  UniqueFd socket_;
-  std::string heard_;    // not yet a line
-  std::string waiting_;  // not yet written
-  std::uint64_t lost_ = 0;
-};
-
 /// Words of a command line and names of files are bytes, and need not be UTF-8.
 Result<json::value> parse_request(std::string_view line) {
   json::parse_options options;
@@ -420,84 +382,110 @@ Result<json::value> parse_request(std::string_view line) {
   return value;
 }
 
-// What a caller may be behind: its handlers run between two reads of it.
-constexpr std::size_t kBacklog = 4U << 20;
-// Its handlers run before it reads again, and one that hangs must not hold the agent for ever.
-constexpr int kPatienceMs = 60'000;
-
-Result<Caller> Caller::take(int descriptor) {
-  int type = 0;
-  socklen_t size = sizeof type;
-  // Looked at first: a number that a person has typed may be any descriptor, say a file that would
-  // then be written to.
-  if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
-    return fail(Code::Usage,
-                fmt::format("--caller: descriptor {} is not a stream socket; the Python package "
-                            "elastrun.agent gives this option, people do not",
-                            descriptor));
-  }
-  // No process of ours is to keep it open beyond our end.
-  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  return Caller(UniqueFd(descriptor));
-}
-
-Result<json::value> Caller::hear() {
-  std::array<char, 65'536> bytes{};
-  std::size_t end = std::string::npos;
-  while ((end = heard_.find('\n')) == std::string::npos) {
-    if (heard_.size() > kLongestLine) {
-      return fail(Code::Protocol, "the caller's line is longer than 64 MiB");
+/// A stream socket to the process that started this one, which is a Python program that drives it
+/// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
+/// checked like all that comes from outside; a caller that does not read loses records, never the
+/// result.
+class Caller {
+ public:
+  /// Takes the descriptor. Fails with Usage unless it is a connected socket.
+  static Result<Caller> take(int descriptor) {
+    int type = 0;
+    socklen_t size = sizeof type;
+    // Looked at first: a number that a person has typed may be any descriptor, say a file that
+    // would then be written to.
+    if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
+      return fail(Code::Usage,
+                  fmt::format("--caller: descriptor {} is not a stream socket; the Python package "
+                              "elastrun.agent gives this option, people do not",
+                              descriptor));
     }
-    pollfd readable{socket_.get(), POLLIN, 0};
-    ::poll(&readable, 1, -1);  // the loop may have made the socket non-blocking
-    // After poll(2) it may still have nothing (select(2), BUGS), and must not wait then.
-    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (count > 0) {
-      heard_.append(bytes.data(), static_cast<std::size_t>(count));
-    } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return fail(Code::Closed, "the caller has gone");
+    // No process of ours is to keep it open beyond our end.
+    ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    return Caller(UniqueFd(descriptor));
+  }
+
+  /// The next line. Waits without limit; fails with Closed at the end of the stream and with
+  /// Protocol for what is too long or no JSON.
+  Result<json::value> hear() {
+    std::array<char, 65'536> bytes{};
+    std::size_t end = std::string::npos;
+    while ((end = heard_.find('\n')) == std::string::npos) {
+      if (heard_.size() > kLongestLine) {
+        return fail(Code::Protocol, "the caller's line is longer than 64 MiB");
+      }
+      pollfd readable{socket_.get(), POLLIN, 0};
+      ::poll(&readable, 1, -1);  // the loop may have made the socket non-blocking
+      // After poll(2) it may still have nothing (select(2), BUGS), and must not wait then.
+      const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      if (count > 0) {
+        heard_.append(bytes.data(), static_cast<std::size_t>(count));
+      } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+        return fail(Code::Closed, "the caller has gone");
+      }
     }
+    const auto line = heard_.substr(0, end);
+    heard_.erase(0, end + 1);
+    return parse_request(line);
   }
-  const auto line = heard_.substr(0, end);
-  heard_.erase(0, end + 1);
-  return parse_request(line);
-}
 
-bool Caller::write_some(bool waits) {
-  while (!waiting_.empty()) {
-    const auto count =
-        // MSG_NOSIGNAL: a caller that has gone must not end the agent by SIGPIPE, whose workers
-        // have to be stopped first.
-        ::send(socket_.get(), waiting_.data(), waiting_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count > 0) {
-      waiting_.erase(0, static_cast<std::size_t>(count));
-      continue;
+  /// At once or, where the socket is full, with a later line; of what has waited too long, the
+  /// newest is lost.
+  void tell(const json::value& line) {
+    auto text = python_json(line) + "\n";
+    // A caller that does not read costs records and not memory; tell_last() is not bounded by it,
+    // as the end has to arrive.
+    if (waiting_.size() + text.size() > kBacklog) {
+      ++lost_;
+    } else {
+      waiting_ += text;
     }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN || !waits) return errno == EAGAIN;
-    pollfd writable{socket_.get(), POLLOUT, 0};
-    if (::poll(&writable, 1, kPatienceMs) == 0) return false;
+    write_some(false);
   }
-  return true;
-}
 
-void Caller::tell(const json::value& line) {
-  auto text = python_json(line) + "\n";
-  // A caller that does not read costs records and not memory; tell_last() is not bounded by it, as
-  // the end has to arrive.
-  if (waiting_.size() + text.size() > kBacklog) {
-    ++lost_;
-  } else {
-    waiting_ += text;
+  /// All that waits and then this: takes as long as the caller reads, a minute without reading at
+  /// most.
+  Status tell_last(const json::value& line) {
+    waiting_ += python_json(line) + "\n";
+    if (write_some(true)) return {};
+    return fail(Code::Closed, "the process that started this job has gone, or does not read");
   }
-  write_some(false);
-}
 
-Status Caller::tell_last(const json::value& line) {
-  waiting_ += python_json(line) + "\n";
-  if (write_some(true)) return {};
-  return fail(Code::Closed, "the process that started this job has gone, or does not read");
-}
+  int descriptor() const { return socket_.get(); }
+  std::uint64_t lost() const { return lost_; }
+
+ private:
+  static constexpr std::size_t kLongestLine = 64U << 20;  // both ways
+  // What a caller may be behind: its handlers run between two reads of it.
+  static constexpr std::size_t kBacklog = 4U << 20;
+  // Its handlers run before it reads again, and one that hangs must not hold the agent for ever.
+  static constexpr int kPatienceMs = 60'000;
+
+  explicit Caller(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  bool write_some(bool waits) {
+    while (!waiting_.empty()) {
+      // MSG_NOSIGNAL: a caller that has gone must not end the agent by SIGPIPE, whose workers have
+      // to be stopped first.
+      const auto count =
+          ::send(socket_.get(), waiting_.data(), waiting_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count > 0) {
+        waiting_.erase(0, static_cast<std::size_t>(count));
+        continue;
+      }
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN || !waits) return errno == EAGAIN;
+      pollfd writable{socket_.get(), POLLOUT, 0};
+      if (::poll(&writable, 1, kPatienceMs) == 0) return false;
+    }
+    return true;
+  }
+
+  UniqueFd socket_;
+  std::string heard_;    // not yet a line
+  std::string waiting_;  // not yet written
+  std::uint64_t lost_ = 0;
+};
 
 using rendezvous::RendezvousInfo;
 
@@ -952,7 +940,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
     const auto done = install_into(line->argument, around.own_program());
     return done ? 0 : give_up(done.error(), program);
   }
-  if (line->instead) return answer(*line, program);
+  if (line->instead) return print(answer_to(*line, program));
   const auto job = spec::resolve(*line, around);
   if (!job) return refuse_job(job.error(), program);
   if (job->spec.explain && print(spec::explain_text(*job)) != 0) return kExitFailed;
