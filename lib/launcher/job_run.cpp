@@ -700,26 +700,7 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   auto layout = plan_layout(spec);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> run(new JobRun(spec, guardian, std::move(*layout)));
-  if (const auto met = run->meet(std::move(own)); !met) return std::unexpected(met.error());
-  // In the order of their needs: a part holds those before it, and reaches later ones by a call.
-  auto& session = *run->place_.session;
-  run->saving_.emplace(*run, session, run->pages_);
-  run->timers_.emplace(*run, run->offers_);
-  run->timers_->open_pipe();
-  run->hang_.emplace(*run, session, run->offers_);
-  auto telemetry = RunTelemetry::make(*run, run->pages_, event_facts(spec, session),
-                                      !run->timers_->pipe_path().empty());
-  if (!telemetry) return std::unexpected(telemetry.error());
-  run->telemetry_ = std::move(*telemetry);
-  if (const auto* metrics = run->telemetry_->metrics()) {
-    run->containment_.spare([metrics, alive = run->lifetime_.token()] {
-      return alive ? metrics->programs() : std::vector<pid_t>();
-    });
-  }
-  if (const auto opened = run->open_web(); !opened) return std::unexpected(opened.error());
-  run->files_.emplace(*run, run->layout_, run->channel_, run->files_are_near(), keeps_output(spec));
-  run->make_agent();
-  if (const auto opened = run->open_records(); !opened) return std::unexpected(opened.error());
+  if (auto done = run->assemble(std::move(own)); !done) return std::unexpected(done.error());
   say_launch(spec);
   return run;
 }
@@ -754,7 +735,7 @@ JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, log
   if (!keeps_output(spec)) layout_.announce_temporary_root(last_is_to_go(guardian.directories()));
 }
 
-Status JobRun::meet(OwnRendezvous own) {
+Started<void> JobRun::assemble(OwnRendezvous own) {
   self_ = own_node(spec);
   auto memory = read_restart_memory(spec, clock.wall());
   if (!memory) return std::unexpected(memory.error());
@@ -763,31 +744,38 @@ Status JobRun::meet(OwnRendezvous own) {
   if (!place) return std::unexpected(place.error());
   place_ = std::move(*place);
   place_.store->on_join([this](bool all) { observers_.heard(moment::Joined{all}); });
-  return {};
-}
-
-Status JobRun::open_web() {
+  auto& session = *place_.session;
+  saving_.emplace(*this, session, pages_);
+  timers_.emplace(*this, offers_);
+  timers_->open_pipe();
+  hang_.emplace(*this, session, offers_);
+  const auto facts = event_facts(spec, session);
+  auto telemetry = RunTelemetry::make(*this, pages_, facts, !timers_->pipe_path().empty());
+  if (!telemetry) return std::unexpected(telemetry.error());
+  telemetry_ = std::move(*telemetry);
+  if (const auto* metrics = telemetry_->metrics()) {
+    containment_.spare([metrics, alive = lifetime_.token()] {
+      return alive ? metrics->programs() : std::vector<pid_t>();
+    });
+  }
   if (needs_all_output(spec)) streams_.keep_stdout();
   auto web = start_web_services(*this, *telemetry_, *timers_, *place_.store);
   if (!web) return std::unexpected(web.error());
   web_ = std::move(*web);
-  return {};
-}
-
-void JobRun::make_agent() {
+  files_.emplace(*this, layout_, channel_, files_are_near(), keeps_output(spec));
   if (spec.restart_policy_auto) check_.emplace(*this, *place_.store);
-  observers_.add(&*saving_);
-  observers_.add(&memory_);
-  observers_.add(&status_.log());
-  for (auto* one : telemetry_->observers()) observers_.add(one);
-  for (auto* one : status_.observers()) observers_.add(one);
-  observers_.add(&binding_);
-  observers_.add(&*timers_);
-  observers_.add(&*hang_);
-  if (web_) observers_.add(web_.get());
   forks_ = ForkServing::make(*this, launcher_, containment_);
-  if (forks_) observers_.add(forks_.get());
-  agent_.emplace(*this, *place_.session, *place_.store, observers_, *saving_, self_, place_.alone);
+  std::vector<Observer*> all{&*saving_, &memory_, &status_.log()};
+  for (const auto& more : {telemetry_->observers(), status_.observers()}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  all.insert(all.end(), {&binding_, &*timers_, &*hang_, web_.get(), forks_.get()});
+  for (auto* one : all) {
+    if (one != nullptr) observers_.add(one);
+  }
+  agent_.emplace(*this, session, *place_.store, observers_, *saving_, self_, place_.alone);
+  if (const auto opened = open_records(); !opened) return std::unexpected(opened.error());
+  return {};
 }
 
 /// Only where it will be found: a temporary directory that will be removed costs time for nothing.
@@ -816,12 +804,6 @@ Result<std::vector<workers::WorkerPlan>> JobRun::plan(const rendezvous::Round& r
   // Before the workers: what the kernel killed earlier is not theirs.
   oom_kills_.begin();
   containment_.begin_attempt();
-  auto plans = make_plans(round);
-  if (plans && forks_) forks_->plan(*plans);
-  return plans;
-}
-
-Result<std::vector<workers::WorkerPlan>> JobRun::make_plans(const rendezvous::Round& round) {
   const int count = round.self().local_world_size;
   // Where a file system may be slow they are made already: the round is held back for them.
   const auto folders = files_->take(round);
@@ -837,6 +819,7 @@ Result<std::vector<workers::WorkerPlan>> JobRun::make_plans(const rendezvous::Ro
     if (!plan) return std::unexpected(with_limit(plan.error(), count));
     plans.push_back(std::move(*plan));
   }
+  if (forks_) forks_->plan(plans);
   return plans;
 }
 

@@ -146,10 +146,9 @@ class JobRun final : private RunGround, public RunContext {
 
  private:
   JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, logs::Layout layout);
-  // The steps of make(), in order.
-  Status meet(OwnRendezvous own);
-  Status open_web();
-  void make_agent();
+  // The parts, in the order of their needs: one holds those before it, and reaches later ones by a
+  // call.
+  Started<void> assemble(OwnRendezvous own);
   Status open_records();
 
   void post(Fact fact) override { agent_->post(std::move(fact)); }
@@ -159,6 +158,7 @@ class JobRun final : private RunGround, public RunContext {
   const std::vector<workers::Worker>* workers() const override {
     return agent_ ? agent_->workers() : nullptr;
   }
+  // In the order of local ranks. Fails with Io (directories, descriptors) or Usage (devices, CPUs).
   Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) override;
   void pushed(rendezvous::Push push) override {
     // First of all the caller's master: what is logged of a round is what its workers get.
@@ -203,8 +203,6 @@ class JobRun final : private RunGround, public RunContext {
   void refused(pid_t worker) {
     if (const auto* one = agent_->worker_of(worker)) telemetry_->worker_records().refused(*one, 1);
   }
-  // In the order of local ranks. Fails with Io (directories, descriptors) or Usage (devices, CPUs).
-  Result<std::vector<workers::WorkerPlan>> make_plans(const rendezvous::Round& round);
   Result<workers::WorkerPlan> make_one(const rendezvous::Round& round, int local_rank,
                                        const std::string& directory, const std::string& channel);
   logs::StreamSettings stream_settings(const rendezvous::Round& round, int local_rank,

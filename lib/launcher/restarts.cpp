@@ -145,26 +145,6 @@ std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) 
   return text;
 }
 
-std::string NodeCheck::transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
-  const auto now = sample();
-  // With a worker for each GPU the node is this job's alone, and so is all memory in use.
-  auto text = gpu_fault(before_, now, now.size() <= workers_);
-  return text.empty() && needs ? port_fault(*needs) : text;
-}
-
-RestartCheck::RestartCheck(RunContext& run, const RoundStore& store)
-    : clock_(run.clock),
-      store_(store),
-      check_(std::make_shared<NodeCheck>(
-          std::vector<std::string>{run.spec.log_dir, temporary_places().front()},
-          static_cast<std::size_t>(run.spec.nproc_per_node))),
-      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
-      limit_(run.clock.make_alarm()) {
-  calls_.make(
-      "the GPUs of this node", [check = check_]() -> Result<bool> { return check->begin(), true; },
-      [](const Result<bool>&) {});
-}
-
 void RestartCheck::look(Then then) {
   then_ = std::move(then);
   limit_->arm(clock_.now() + kLimit, [this] {

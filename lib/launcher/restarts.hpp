@@ -57,7 +57,12 @@ class NodeCheck {
   // Tests have other GPUs, and more time.
   virtual std::vector<system::GpuUse> sample() { return nvml_.sample(); }
   virtual void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
-  std::string transient_fault(const std::optional<rendezvous::StorePlan>& needs);
+  std::string transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
+    const auto now = sample();
+    // With a worker for each GPU the node is this job's alone, and so is all memory in use.
+    auto text = gpu_fault(before_, now, now.size() <= workers_);
+    return text.empty() && needs ? port_fault(*needs) : text;
+  }
 
   const std::vector<std::string> directories_;
   const std::size_t workers_;
@@ -73,7 +78,19 @@ class RestartCheck {
   static constexpr Duration kLimit = std::chrono::seconds(5);
 
   /// Looks at the log directory, the temporary one and the ports of the store. Borrows both.
-  RestartCheck(RunContext& run, const RoundStore& store);
+  RestartCheck(RunContext& run, const RoundStore& store)
+      : clock_(run.clock),
+        store_(store),
+        check_(std::make_shared<NodeCheck>(
+            std::vector<std::string>{run.spec.log_dir, temporary_places().front()},
+            static_cast<std::size_t>(run.spec.nproc_per_node))),
+        calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+        limit_(run.clock.make_alarm()) {
+    calls_.make(
+        "the GPUs of this node",
+        [check = check_]() -> Result<bool> { return check->begin(), true; },
+        [](const Result<bool>&) {});
+  }
   ~RestartCheck() { lifetime_.end(); }
 
   /// `then` runs once, never inside this call; empty: nothing is wrong, or it could not be asked.

@@ -81,18 +81,6 @@ void LastWrites::wait(bool console) {
   waiting_ = false;
 }
 
-void LastWrites::look() {
-  if (!waiting_) return;  // an answer of one that was given up: the loop runs for others now
-  if (with_console_) console_.tell_gaps();
-  const bool files = ask_files();
-  // Asked once: its thread may write the last of it between two questions, and no answer would
-  // come.
-  const bool console = console_done();
-  over_ = files && console;
-  if (over_) return loop_.stop();
-  if (!console) console_.when_idle([this] { look(); });
-}
-
 /// Whether all is written; an answer may have something to write, too. Each thread is looked at
 /// once and asked then: it may be done between two looks, and no answer would come. Calls are
 /// made in order: the answer to ours comes after all before, but for those that go on.
@@ -111,19 +99,6 @@ bool LastWrites::ask_files() {
         });
   }
   return done;
-}
-
-/// Those that stand still, if there are such: what is written at the moment, say the line that
-/// tells this, is not meant.
-std::string LastWrites::waited_for() const {
-  std::vector<std::string> stuck, busy;
-  for (const auto& queue : files_) {
-    const auto name = queue.calls->busy_with();
-    if (queue.given_up || queue.left_out || name.empty()) continue;
-    (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
-  }
-  if (!console_done()) stuck.emplace_back("the reader of the output");
-  return fmt::format("{}", fmt::join(stuck.empty() ? busy : stuck, " and "));
 }
 
 void LastWrites::say() {
@@ -202,16 +177,6 @@ void LastWrites::lose(const std::vector<const files::BlockingCalls*>& calls) {
   }
 }
 
-void LastWrites::give_up() {
-  for (auto& queue : files_) {
-    queue.given_up = queue.given_up || !(queue.left_out || queue.calls->idle());
-  }
-  // A later wait() does not wait for it again.
-  console_given_up_ = console_given_up_ || !console_done();
-  over_ = true;
-  loop_.stop();
-}
-
 struct RunFiles::Made {
   logs::Layout layout;
   Result<Folders> folders;
@@ -287,17 +252,6 @@ void RunFiles::give_up() {
   go_on();
 }
 
-Result<Folders> RunFiles::take(const rendezvous::Round& round) {
-  if (!folders_) {
-    auto made = make_folders(layout_, round.attempt, run_.spec.nproc_per_node);
-    layout_.say_remark();
-    return made;
-  }
-  auto made = std::move(*folders_);
-  folders_.reset();
-  return made;
-}
-
 void StoreDrain::wait(RoundStore& store, Duration limit) {
   if (limit <= Duration::zero() || visitors_at(store) == 0) return;
   // From here on dead peers are looked for: this stay ends before a scheduler sends SIGKILL.
@@ -360,28 +314,6 @@ RunFiles::RunFiles(RunContext& run, logs::Layout& layout, workers::Channel& chan
       clock_(run.clock),
       said_(clock_.make_alarm()),
       limit_(clock_.make_alarm()) {}
-
-bool RunFiles::signalled(process::Demand demand) {
-  using process::Demand;
-  if (last_writes_.waiting()) {
-    if (demand == Demand::Stop) last_writes_.shorten();
-    if (demand == Demand::KillNow) last_writes_.give_up_now();
-    return true;
-  }
-  if (!store_drain_.waiting()) return false;
-  if (demand != Demand::Nothing) store_drain_.hear_signal(demand == Demand::KillNow);
-  return true;
-}
-
-std::string RunFiles::settle(bool succeeded) {
-  const auto& root = layout_.temporary_root();
-  auto fate = logs::Fate::Kept;  // and named in the report
-  if (!root.empty() && (succeeded || !keeps_output_)) {
-    fate = settle_root(keeps_output_ || !succeeded);
-  }
-  if (fate != logs::Fate::Stays) run_.guardian.forget(root);
-  return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
-}
 
 logs::Fate RunFiles::settle_root(bool keep) {
   const auto& root = layout_.temporary_root();

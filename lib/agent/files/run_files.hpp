@@ -63,7 +63,18 @@ class LastWrites {
   };
   bool ask_files();
   bool console_done() const { return !with_console_ || console_given_up_ || console_.idle(); }
-  std::string waited_for() const;
+  // Those that stand still, if there are such: what is written at the moment, say the line that
+  // tells this, is not meant.
+  std::string waited_for() const {
+    std::vector<std::string> stuck, busy;
+    for (const auto& queue : files_) {
+      const auto name = queue.calls->busy_with();
+      if (queue.given_up || queue.left_out || name.empty()) continue;
+      (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
+    }
+    if (!console_done()) stuck.emplace_back("the reader of the output");
+    return fmt::format("{}", fmt::join(stuck.empty() ? busy : stuck, " and "));
+  }
   bool stands_still() const {
     const auto stands = [](const Queue& queue) {
       return queue.left_out || queue.calls->returned() == queue.returned;
@@ -75,11 +86,29 @@ class LastWrites {
     written_ = console_.written();
     for (auto& queue : files_) queue.returned = queue.calls->returned();
   }
-  void look();
+  void look() {
+    if (!waiting_) return;  // an answer of one that was given up: the loop runs for others now
+    if (with_console_) console_.tell_gaps();
+    const bool files = ask_files();
+    // Asked once: its thread may write the last of it between two questions, and no answer would
+    // come.
+    const bool console = console_done();
+    over_ = files && console;
+    if (over_) return loop_.stop();
+    if (!console) console_.when_idle([this] { look(); });
+  }
   void say();
   void arm_limit();
   void give_up_if_stuck();
-  void give_up();
+  void give_up() {
+    for (auto& queue : files_) {
+      queue.given_up = queue.given_up || !(queue.left_out || queue.calls->idle());
+    }
+    // A later wait() does not wait for it again.
+    console_given_up_ = console_given_up_ || !console_done();
+    over_ = true;
+    loop_.stop();
+  }
 
   boost::asio::io_context& loop_;
   logs::Console& console_;
@@ -144,17 +173,44 @@ class RunFiles {
   /// Posts what the rendezvous says, rounds once they are prepared.
   void pass(rendezvous::Push push);
   /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
-  Result<Folders> take(const rendezvous::Round& round);
+  Result<Folders> take(const rendezvous::Round& round) {
+    if (!folders_) {
+      auto made = make_folders(layout_, round.attempt, run_.spec.nproc_per_node);
+      layout_.say_remark();
+      return made;
+    }
+    auto made = std::move(*folders_);
+    folders_.reset();
+    return made;
+  }
   /// The file system has not answered yet, or not in time: more is not to be expected of it.
   bool is_unanswered() const { return unanswered_; }
   /// Whether it was for a wait of this object, which it may end.
-  bool signalled(process::Demand demand);
+  bool signalled(process::Demand demand) {
+    using process::Demand;
+    if (last_writes_.waiting()) {
+      if (demand == Demand::Stop) last_writes_.shorten();
+      if (demand == Demand::KillNow) last_writes_.give_up_now();
+      return true;
+    }
+    if (!store_drain_.waiting()) return false;
+    if (demand != Demand::Nothing) store_drain_.hear_signal(demand == Demand::KillNow);
+    return true;
+  }
   void shorten() { last_writes_.shorten(); }
   /// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for
   /// it or its file system does not answer; but not output that -r or -t asked for, nor what
   /// explains a failure. The directory if it stays. Where the file system may not answer it waits
   /// for two seconds, and longer for output alone: people are told of a failure first.
-  std::string settle(bool succeeded);
+  std::string settle(bool succeeded) {
+    const auto& root = layout_.temporary_root();
+    auto fate = logs::Fate::Kept;  // and named in the report
+    if (!root.empty() && (succeeded || !keeps_output_)) {
+      fate = settle_root(keeps_output_ || !succeeded);
+    }
+    if (fate != logs::Fate::Stays) run_.guardian.forget(root);
+    return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
+  }
   /// Waits until files and console have it, then for workers of other nodes, who may use the store
   /// of this one for so long.
   void finish(RoundStore& store, Duration store_needed);

@@ -300,15 +300,6 @@ std::optional<Duration> ExpirationTimers::overdue() const {
 }
 
 /// By the last one: it is that of the last group.
-void ExpirationTimers::explain(workers::Failure& failure) const {
-  for (const auto& timer : expired_) {
-    if (timer.worker_pid != failure.pid || !timer.reaped) continue;
-    // The worker has ended otherwise than by this signal: the timer does not explain its end.
-    if (timer.pid == failure.pid && !failure.status.by_signal(timer.signal)) continue;
-    failure.expired_timer = timer.sentence();
-    failure.stack = timer.stack;
-  }
-}
 
 /// What is known of each process, by source: that of Python first.
 struct HungStacks::Found {
@@ -428,22 +419,6 @@ void HungStacks::finish(const std::weak_ptr<Job>& weak) {
   job->then(std::move(stacks));
 }
 
-void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
-  const auto process = process::read_process(sender);
-  if (!process) return;
-  // A script may fork without end: only processes that live keep their places.
-  if (offers_.size() >= most_ && !offers_.contains(sender)) forget_ended();
-  if (offers_.size() >= most_ && !offers_.contains(sender)) return;
-  // With the start time: by then the number may be another process's.
-  offers_.insert_or_assign(sender, Offer{offer, process->start_time});
-}
-
-std::vector<pid_t> StackOffers::processes() const {
-  std::vector<pid_t> pids;
-  for (const auto& [pid, offer] : offers_) pids.push_back(pid);
-  return pids;
-}
-
 hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
   using Kind = hangs::HangTimeout::Kind;
   if (spec.hang_auto) return {Kind::Auto, {}};
@@ -552,16 +527,6 @@ void HangWatch::moved() {
   tell();
   if (!std::exchange(hanging_, false)) return;
   log::warning(kHangArea, "The workers go on");
-}
-
-void HangWatch::child_signalled() {
-  // SIGCHLD comes at each end of a child, too, of which a job may have thousands: the cheap
-  // question first.
-  if (!runs_ || (held_.empty() && !process::any_stopped_child())) return;
-  if (looks_) return look();
-  note_held();
-  rule_.looked(!held_.empty(), awake_.now());
-  tell();
 }
 
 void HangWatch::look() {

@@ -34,7 +34,15 @@ namespace elastrun::agent {
 class StackOffers {
  public:
   explicit StackOffers(std::size_t most = 4096) : most_(most) {}
-  void heard(pid_t sender, const workers::StacksOffered& offer);
+  void heard(pid_t sender, const workers::StacksOffered& offer) {
+    const auto process = process::read_process(sender);
+    if (!process) return;
+    // A script may fork without end: only processes that live keep their places.
+    if (offers_.size() >= most_ && !offers_.contains(sender)) forget_ended();
+    if (offers_.size() >= most_ && !offers_.contains(sender)) return;
+    // With the start time: by then the number may be another process's.
+    offers_.insert_or_assign(sender, Offer{offer, process->start_time});
+  }
   /// None if it has not offered any, or is another process of the same number.
   std::optional<system::StackOffer> of(pid_t pid) const {
     const auto found = offers_.find(pid);
@@ -45,7 +53,11 @@ class StackOffers {
     return found->second.how;
   }
   /// All that have, the lowest pid first; they may have ended.
-  std::vector<pid_t> processes() const;
+  std::vector<pid_t> processes() const {
+    std::vector<pid_t> pids;
+    for (const auto& [pid, offer] : offers_) pids.push_back(pid);
+    return pids;
+  }
   /// Another group begins.
   void forget() { offers_.clear(), refused_ = 0; }
 
@@ -130,7 +142,15 @@ class HangWatch final : public Observes<HangWatch> {
     if (looks_) look();
   }
   /// Of this agent, which may have been a worker that was stopped or goes on.
-  void child_signalled();
+  void child_signalled() {
+    // SIGCHLD comes at each end of a child, too, of which a job may have thousands: the cheap
+    // question first.
+    if (!runs_ || (held_.empty() && !process::any_stopped_child())) return;
+    if (looks_) return look();
+    note_held();
+    rule_.looked(!held_.empty(), awake_.now());
+    tell();
+  }
   /// The job hangs. Nothing if this node knows better by now.
   void hangs(const rendezvous::StacksReport& report);
   /// The last kMostKept so far.
@@ -260,7 +280,15 @@ class ExpirationTimers final : public Observes<ExpirationTimers>, private timer:
   void heard(pid_t sender, const workers::TimerSet& timer);
 
   /// What is known of a worker that such a signal has ended.
-  void explain(workers::Failure& failure) const;
+  void explain(workers::Failure& failure) const {
+    for (const auto& timer : expired_) {
+      if (timer.worker_pid != failure.pid || !timer.reaped) continue;
+      // The worker has ended otherwise than by this signal: the timer does not explain its end.
+      if (timer.pid == failure.pid && !failure.status.by_signal(timer.signal)) continue;
+      failure.expired_timer = timer.sentence();
+      failure.stack = timer.stack;
+    }
+  }
   /// The timers that have expired so far, by attempt, the last kMostKept of them: those without a
   /// signal may do so as long as the job runs.
   const std::vector<ExpiredTimer>& expired() const { return expired_; }

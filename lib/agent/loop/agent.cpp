@@ -63,27 +63,6 @@ Duration stuck_limit() {
 
 }  // namespace
 
-void Saving::on(const moment::WorkerSaid& seen) {
-  if (const auto* done = std::get_if<workers::CheckpointDone>(&seen.said)) {
-    // -1: of everything so far; -2: of a step that is not known.
-    const auto known = steps_.find(seen.worker.rank);
-    const auto so_far = known != steps_.end() ? known->second.last : -1;
-    return saved(seen.worker.rank, done->step >= 0 ? done->step : so_far);
-  }
-  time_save(seen.worker.rank, seen.said);
-  if (const auto step = workers::step_of(seen.said)) heard_step(seen.worker.rank, *step);
-}
-
-void Saving::heard_step(int rank, std::int64_t step) {
-  auto& known = steps_[rank];
-  const auto now = run_.clock.now();
-  // Page and channel tell the same step; its time is that of the first news.
-  if (step == known.last) return;
-  // Below the first one the script has resumed, and its pace begins there.
-  if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
-  known.last = step, known.at = known.save_from = now;
-}
-
 // What the script did between its last step and the save, as an evaluation, is none of it. That is
 // known from phases, and from the hooks of --goodput auto or a recorder.
 void Saving::time_save(int rank, const workers::Message& message) {
@@ -241,41 +220,6 @@ Agent::Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, O
 
 Agent::~Agent() = default;
 
-void Agent::run(std::function<void(JobResult)> on_end) {
-  on_end_ = std::move(on_end);
-  result_.started = run_.clock.wall();
-  result_.local_world_size = self_.local_world_size;
-  result_.restarts_left = run_.spec.max_restarts;
-  memory_.keep(self_.memory, run_.clock.now());
-  session_.open([this](rendezvous::Push push) { run_.pushed(std::move(push)); });
-  const auto actions = policy_.begin();
-  tell_phase();
-  perform(actions);
-}
-
-void Agent::post(Fact fact) {
-  facts_.push_back(std::move(fact));
-  // In batches: a fact that comes from within a step must find the policy in its new state.
-  if (working_) return;
-  working_ = true;
-  const auto alive = lifetime_.token();
-  boost::asio::post(run_.loop, [this, alive] {
-    if (alive) work_off();
-  });
-}
-
-void Agent::work_off() {
-  while (!facts_.empty()) {
-    const Fact fact = std::move(facts_.front());
-    facts_.pop_front();
-    observe(fact);
-    const auto actions = policy_.step(fact);
-    tell_phase();  // first: what is performed belongs to the new phase
-    perform(actions);
-  }
-  working_ = false;
-}
-
 void Agent::tell_signal(const SignalCame& fact) const {
   if (policy_.phase() == Phase::Ended) {
     log::warning(kArea, "{}: the job has ended here; {}", process::signal_name(fact.signal),
@@ -315,16 +259,6 @@ void Agent::observe(const Fact& fact) {
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     observe(*restart);
   }
-}
-
-void Agent::perform(const Join&) {
-  group_.reset();
-  const bool again = !result_.attempts.empty();
-  if (!again) return join({});
-  run_.check([this, alive = lifetime_.token()](std::string fault) {
-    // Meanwhile the job may have ended.
-    if (alive && policy_.phase() == Phase::Joining) join(std::move(fault));
-  });
 }
 
 void Agent::join(std::string fault) {
@@ -393,26 +327,6 @@ void Agent::group_event(workers::Group::Event event) {
   }
 }
 
-/// Whether all that failed so far may have died of an end that is meant for the whole job.
-bool Agent::may_be_signalled() const {
-  if (policy_.phase() != Phase::Running) return false;
-  return std::ranges::all_of(group_->workers(), [this](const workers::Worker& worker) {
-    return !worker.failed() || std::ranges::any_of(job_signals_, [&](int signal) {
-      return worker.exit->status.by_signal(signal);
-    });
-  });
-}
-
-void Agent::post_failure() {
-  signal_wait_->disarm();
-  if (!group_) return;
-  look_for_failed_saves();
-  // As if all had ended now: those that still run might blame another one, unless their words so
-  // far cannot.
-  const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
-  post(WorkerFailed{known, group_->any_running()});
-}
-
 /// The user who asked for the end should know why it takes time, and how to have it sooner.
 void Agent::tell_grace(int signal) const {
   const auto how = signal == SIGINT
@@ -457,24 +371,6 @@ void Agent::perform(const TellPreempt& action) {
     const bool looks = saving_.looks();
     post(PreemptUnheard{{.step = -1, .left = left, .by_signal = !looks}});
   });
-}
-
-void Agent::perform(const TellSaved&) {
-  // Who ends behind its save has told that before.
-  run_.catch_up();
-  look_for_failed_saves();
-  saving_.tell_failure();
-  // Whatever they ended with, the coordinator waits for no more from them.
-  session_.report(rendezvous::Succeeded{round_->number});
-}
-
-void Agent::perform(const SaveGroup& action) {
-  saving_.order(action.order);
-  leave_.begin(action.order.left);
-  // The workers read the order from their pages.
-  if (!action.order.by_signal) return;
-  begin_stop();
-  group_->stop(SIGTERM, action.order.left);
 }
 
 void Agent::note_preemption() {
@@ -523,25 +419,6 @@ void Agent::perform(const End& action) {
   session_.close([this, alive = lifetime_.token()] {
     if (alive) finish(std::move(result_));
   });
-}
-
-void Agent::finish(JobResult result) {
-  // Once: an insisting signal (CutEnd) may come before the session has closed.
-  if (!on_end_) return;
-  result.finished = run_.clock.wall();
-  observer_.heard(moment::Ended{result, workers()});
-  group_.reset();
-  std::exchange(on_end_, {})(std::move(result));
-}
-
-void Agent::note_workers() {
-  if (!group_) return;
-  for (const auto& worker : group_->workers()) {
-    result_.workers.push_back(
-        {worker.rank, worker.local_rank, worker.pid, worker.exit, worker.stopped_by_us});
-    // Who is out of reach has been named, and does not hang.
-    if (worker.abandoned && !worker.out_of_reach) result_.abandoned.push_back(worker.pid);
-  }
 }
 
 const workers::Worker* Agent::worker_of(pid_t process) const {

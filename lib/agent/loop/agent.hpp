@@ -45,7 +45,16 @@ class Saving final : public Observes<Saving> {
     // A coordinator that has taken over may not have heard of it.
     if (run_.spec.restart_policy_auto && checkpoint_ >= 0) tell();
   }
-  void on(const moment::WorkerSaid& seen);
+  void on(const moment::WorkerSaid& seen) {
+    if (const auto* done = std::get_if<workers::CheckpointDone>(&seen.said)) {
+      // -1: of everything so far; -2: of a step that is not known.
+      const auto known = steps_.find(seen.worker.rank);
+      const auto so_far = known != steps_.end() ? known->second.last : -1;
+      return saved(seen.worker.rank, done->step >= 0 ? done->step : so_far);
+    }
+    time_save(seen.worker.rank, seen.said);
+    if (const auto step = workers::step_of(seen.said)) heard_step(seen.worker.rank, *step);
+  }
 
   /// Adds to the cause of a failure at which step it was, and what was saved.
   void describe(rendezvous::Cause& cause) const {
@@ -110,7 +119,15 @@ class Saving final : public Observes<Saving> {
   }
   void tell() { session_.report(reached()); }
   void saved(int rank, std::int64_t step);
-  void heard_step(int rank, std::int64_t step);
+  void heard_step(int rank, std::int64_t step) {
+    auto& known = steps_[rank];
+    const auto now = run_.clock.now();
+    // Page and channel tell the same step; its time is that of the first news.
+    if (step == known.last) return;
+    // Below the first one the script has resumed, and its pace begins there.
+    if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
+    known.last = step, known.at = known.save_from = now;
+  }
   void time_save(int rank, const workers::Message& message);
 
   RunContext& run_;
@@ -192,9 +209,28 @@ class Agent final : public workers::Group::Owner {
   Agent& operator=(const Agent&) = delete;
 
   /// Begins. `on_end` runs once on the loop when nothing of the job runs on this node any more.
-  void run(std::function<void(JobResult)> on_end);
+  void run(std::function<void(JobResult)> on_end) {
+    on_end_ = std::move(on_end);
+    result_.started = run_.clock.wall();
+    result_.local_world_size = self_.local_world_size;
+    result_.restarts_left = run_.spec.max_restarts;
+    memory_.keep(self_.memory, run_.clock.now());
+    session_.open([this](rendezvous::Push push) { run_.pushed(std::move(push)); });
+    const auto actions = policy_.begin();
+    tell_phase();
+    perform(actions);
+  }
   /// Puts a fact into the queue. Nothing happens inside this call, so observers may post, too.
-  void post(Fact fact);
+  void post(Fact fact) {
+    facts_.push_back(std::move(fact));
+    // In batches: a fact that comes from within a step must find the policy in its new state.
+    if (working_) return;
+    working_ = true;
+    const auto alive = lifetime_.token();
+    boost::asio::post(run_.loop, [this, alive] {
+      if (alive) work_off();
+    });
+  }
 
   /// `insisted`: the one who asked for the end before does not want to wait for it.
   void signal(int number, bool insisted) { post(SignalCame{number, insisted}); }
@@ -233,7 +269,17 @@ class Agent final : public workers::Group::Owner {
   void all_returned() override { run_.release(); }
 
  private:
-  void work_off();
+  void work_off() {
+    while (!facts_.empty()) {
+      const Fact fact = std::move(facts_.front());
+      facts_.pop_front();
+      observe(fact);
+      const auto actions = policy_.step(fact);
+      tell_phase();  // first: what is performed belongs to the new phase
+      perform(actions);
+    }
+    working_ = false;
+  }
   void tell_phase() {
     if (told_phase_ == policy_.phase()) return;
     told_phase_ = policy_.phase();
@@ -247,7 +293,15 @@ class Agent final : public workers::Group::Owner {
       std::visit([this](const auto& one) { perform(one); }, action);
     }
   }
-  void perform(const Join&);
+  void perform(const Join&) {
+    group_.reset();
+    const bool again = !result_.attempts.empty();
+    if (!again) return join({});
+    run_.check([this, alive = lifetime_.token()](std::string fault) {
+      // Meanwhile the job may have ended.
+      if (alive && policy_.phase() == Phase::Joining) join(std::move(fault));
+    });
+  }
   void join(std::string fault);
   void perform(const StartGroup& action);
   void perform(const ArmSettle&) {
@@ -290,8 +344,22 @@ class Agent final : public workers::Group::Owner {
   }
   void perform(const TellPreempt& action);
   void perform(const TellReached&) { saving_.answer(); }
-  void perform(const SaveGroup& action);
-  void perform(const TellSaved&);
+  void perform(const SaveGroup& action) {
+    saving_.order(action.order);
+    leave_.begin(action.order.left);
+    // The workers read the order from their pages.
+    if (!action.order.by_signal) return;
+    begin_stop();
+    group_->stop(SIGTERM, action.order.left);
+  }
+  void perform(const TellSaved&) {
+    // Who ends behind its save has told that before.
+    run_.catch_up();
+    look_for_failed_saves();
+    saving_.tell_failure();
+    // Whatever they ended with, the coordinator waits for no more from them.
+    session_.report(rendezvous::Succeeded{round_->number});
+  }
   void perform(const ArmLeave&) { leave_.saved(); }
   void perform(const End& action);
   void perform(const CutEnd&) { finish(std::move(result_)); }
@@ -305,8 +373,24 @@ class Agent final : public workers::Group::Owner {
                                               *this, limits_, run_.error_file_reader());
     return group_->start(std::move(*plans));
   }
-  bool may_be_signalled() const;
-  void post_failure();
+  // Whether all that failed so far may have died of an end that is meant for the whole job.
+  bool may_be_signalled() const {
+    if (policy_.phase() != Phase::Running) return false;
+    return std::ranges::all_of(group_->workers(), [this](const workers::Worker& worker) {
+      return !worker.failed() || std::ranges::any_of(job_signals_, [&](int signal) {
+        return worker.exit->status.by_signal(signal);
+      });
+    });
+  }
+  void post_failure() {
+    signal_wait_->disarm();
+    if (!group_) return;
+    look_for_failed_saves();
+    // As if all had ended now: those that still run might blame another one, unless their words so
+    // far cannot.
+    const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
+    post(WorkerFailed{known, group_->any_running()});
+  }
   const std::string& own_node() const { return round_->self().id; }
   void begin_stop() {
     auto& attempt = result_.attempts.back();
@@ -322,7 +406,15 @@ class Agent final : public workers::Group::Owner {
       result_.attempts.back().delay = restart.delay;
     }
   }
-  void note_workers();
+  void note_workers() {
+    if (!group_) return;
+    for (const auto& worker : group_->workers()) {
+      result_.workers.push_back(
+          {worker.rank, worker.local_rank, worker.pid, worker.exit, worker.stopped_by_us});
+      // Who is out of reach has been named, and does not hang.
+      if (worker.abandoned && !worker.out_of_reach) result_.abandoned.push_back(worker.pid);
+    }
+  }
   std::vector<workers::Failure> explained_failures() const {
     auto failures = group_->failures();
     for (auto& failure : failures) run_.explain(failure);
@@ -338,7 +430,14 @@ class Agent final : public workers::Group::Owner {
   void note_preemption();
   void watch_for_stuck();
   void look_for_stuck();
-  void finish(JobResult result);
+  void finish(JobResult result) {
+    // Once: an insisting signal (CutEnd) may come before the session has closed.
+    if (!on_end_) return;
+    result.finished = run_.clock.wall();
+    observer_.heard(moment::Ended{result, workers()});
+    group_.reset();
+    std::exchange(on_end_, {})(std::move(result));
+  }
 
   RunContext& run_;
   rendezvous::Session& session_;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/loop/node_policy.hpp"
 
-#include "core/text.hpp"
 #include "process/launcher.hpp"
-#include "process/signals.hpp"
 
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <fmt/format.h>
 #include <iterator>
 #include <utility>
 
@@ -38,15 +35,6 @@ std::string_view phase_text(Phase phase) {
                                                       "ended"};
   static_assert(kTexts.size() == static_cast<std::size_t>(Phase::Ended) + 1);
   return kTexts[static_cast<std::size_t>(phase)];
-}
-
-std::vector<Action> NodePolicy::step(const Fact& fact) {
-  if (phase_ == Phase::Ended) {
-    const auto* signal = std::get_if<SignalCame>(&fact);
-    // A user who insists ends the wait for the other nodes; all else comes too late.
-    return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
-  }
-  return std::visit([this](const auto& one) { return on(one); }, fact);
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
@@ -94,34 +82,12 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
   return then(lingers_ ? Actions{ArmLinger{}} : Actions{}, obey());
 }
 
-NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
-  // Kept until now, since before this answer it is unknown whether there is a group to stop.
-  if (hurried_ || ending_ || order_) return stop_new_group();
-  phase_ = Phase::Running;
-  // The order to save may have come while the group was being started.
-  if (!saving_) return {TellStarted{}};
-  if (saving_->by_signal) phase_ = Phase::Stopping;
-  return {TellStarted{}, SaveGroup{*saving_}};
-}
-
 NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
   gone_ = true;
   if (ending_) return resolve();  // told already that it leaves
   Ending ending{.kind = Ending::Kind::NoStart, .why = fact.error.text};
   return then({TellLeaving{"its workers could not be started: " + fact.error.text, true}},
               end(std::move(ending)));
-}
-
-NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
-  if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
-  // The others may still be saving; one that ends by the signal that asked for it has not failed.
-  if (saving_) return fact.others_run ? Actions{} : have_saved();
-  failed_ = true;
-  // Settling would only delay a restart.
-  if (fact.first_is_known || !fact.others_run) return fail_now();
-  if (phase_ == Phase::Settling) return {};
-  phase_ = Phase::Settling;
-  return {ArmSettle{}};
 }
 
 // The connection to the coordinator is lost: this node alone saves.
@@ -143,54 +109,6 @@ NodePolicy::Actions NodePolicy::on(const LeaveOver&) {
   if (gone_ || phase_ == Phase::Starting) return {};
   phase_ = Phase::Stopping;
   return {StopGroup{SIGTERM, false, kAfterSave}};
-}
-
-NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
-  if (saving_ || order_ || ending_) return {};
-  saving_ = push;
-  // GroupStarted takes the order up.
-  if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
-  phase_ = push.by_signal ? Phase::Stopping : Phase::Running;
-  return {SaveGroup{push}};
-}
-
-NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
-  if (phase_ != Phase::Running) return {};
-  if (saving_) return have_saved();
-  succeeded_ = true;
-  phase_ = Phase::Stopping;
-  // Told first: the others wait for it at their barriers while this group is finished.
-  return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
-}
-
-NodePolicy::Actions NodePolicy::on(const GroupGone&) {
-  gone_ = true;
-  // In a preemption the coordinator waits for the save of each node: one whose workers have gone
-  // must say so.
-  const bool goes = saving_ || preempted_;
-  if (goes && !order_ && !ending_ && !succeeded_ && !std::exchange(told_saved_, true)) {
-    phase_ = Phase::Waiting;
-    return {TellSaved{}};
-  }
-  return resolve();
-}
-
-NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
-  // The alarm may belong to an earlier round, whose success was taken back by a restart.
-  if (!succeeded_ || ending_ || fact.round != round_) return {};
-  // The others' store or coordinator is here: they would be killed with it.
-  if (fact.needed) return {StayForOthers{}};
-  past_barrier_ = true;
-  return resolve();
-}
-
-/// After a signal that only announced the end, and at which the workers may have gone on.
-NodePolicy::Actions NodePolicy::ask_again(int signal) {
-  if (!ending_ || !process::only_announces_end(ending_->signal)) return {};
-  // The group will be stopped with it as soon as it has been started.
-  if (phase_ == Phase::Starting) ending_->signal = signal;
-  if (phase_ != Phase::Stopping || gone_) return {};
-  return {StopGroup{signal, true}};
 }
 
 NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
@@ -223,17 +141,6 @@ NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
   Actions actions;
   if (!known) actions.push_back(TellLeaving{"the process that started it was killed", false, true});
   return then(std::move(actions), gone_ ? resolve() : kill());
-}
-
-NodePolicy::Actions NodePolicy::kill() {
-  if (gone_) return {};
-  if (phase_ == Phase::Starting) {
-    // The group does not exist yet; GroupStarted kills it.
-    hurried_ = true;
-    return {};
-  }
-  phase_ = Phase::Stopping;
-  return {KillGroup{}};
 }
 
 NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
@@ -300,17 +207,6 @@ Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
     ending.kind = Ending::Kind::NotNeeded;
     if (ran_) ending.why = "the other nodes have finished the job without this one";
   }
-  return ending;
-}
-
-Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
-  Ending ending;
-  ending.why = lost.why;
-  ending.cause.misuse = lost.misuse;
-  if (succeeded_) return ending;  // our part is done; no coordinator is left to tell about others
-  if (preempted_) return preempted_ending();
-  ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
-  ending.requeue = lost.requeue;
   return ending;
 }
 

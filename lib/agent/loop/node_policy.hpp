@@ -4,11 +4,14 @@
 #include "agent/loop/job_result.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "goodput/account/job_account.hpp"
+#include "process/signals.hpp"
 #include "rendezvous/membership/round.hpp"
 
 #include <csignal>
 #include <cstdint>
+#include <fmt/format.h>
 #include <map>
 #include <memory>
 #include <optional>
@@ -163,7 +166,14 @@ class NodePolicy {
 
   /// The first actions of all.
   std::vector<Action> begin() { return {Join{}}; }
-  std::vector<Action> step(const Fact& fact);
+  std::vector<Action> step(const Fact& fact) {
+    if (phase_ == Phase::Ended) {
+      const auto* signal = std::get_if<SignalCame>(&fact);
+      // A user who insists ends the wait for the other nodes; all else comes too late.
+      return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
+    }
+    return std::visit([this](const auto& one) { return on(one); }, fact);
+  }
   Phase phase() const { return phase_; }
 
  private:
@@ -171,24 +181,73 @@ class NodePolicy {
   Actions on(const Pushed& fact) {
     return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
   }
-  Actions on(const GroupStarted&);
+  Actions on(const GroupStarted&) {
+    // Kept until now, since before this answer it is unknown whether there is a group to stop.
+    if (hurried_ || ending_ || order_) return stop_new_group();
+    phase_ = Phase::Running;
+    // The order to save may have come while the group was being started.
+    if (!saving_) return {TellStarted{}};
+    if (saving_->by_signal) phase_ = Phase::Stopping;
+    return {TellStarted{}, SaveGroup{*saving_}};
+  }
   Actions on(const StartFailed& fact);
-  Actions on(const WorkerFailed& fact);
-  Actions on(const AllSucceeded&);
+  Actions on(const WorkerFailed& fact) {
+    if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
+    // The others may still be saving; one that ends by the signal that asked for it has not failed.
+    if (saving_) return fact.others_run ? Actions{} : have_saved();
+    failed_ = true;
+    // Settling would only delay a restart.
+    if (fact.first_is_known || !fact.others_run) return fail_now();
+    if (phase_ == Phase::Settling) return {};
+    phase_ = Phase::Settling;
+    return {ArmSettle{}};
+  }
+  Actions on(const AllSucceeded&) {
+    if (phase_ != Phase::Running) return {};
+    if (saving_) return have_saved();
+    succeeded_ = true;
+    phase_ = Phase::Stopping;
+    // Told first: the others wait for it at their barriers while this group is finished.
+    return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
+  }
   Actions on(const AllEnded&) {
     if (saving_ && phase_ == Phase::Running) return have_saved();
     // No culprit can come any more.
     return phase_ == Phase::Settling ? fail_now() : Actions{};
   }
-  Actions on(const GroupGone&);
+  Actions on(const GroupGone&) {
+    gone_ = true;
+    // In a preemption the coordinator waits for the save of each node: one whose workers have gone
+    // must say so.
+    const bool goes = saving_ || preempted_;
+    if (goes && !order_ && !ending_ && !succeeded_ && !std::exchange(told_saved_, true)) {
+      phase_ = Phase::Waiting;
+      return {TellSaved{}};
+    }
+    return resolve();
+  }
   Actions on(const SettleOver&) { return phase_ == Phase::Settling ? fail_now() : Actions{}; }
   Actions on(const LingerOver&) {
     lingers_ = false;
     return resolve();
   }
-  Actions on(const BarrierOver&);
+  Actions on(const BarrierOver& fact) {
+    // The alarm may belong to an earlier round, whose success was taken back by a restart.
+    if (!succeeded_ || ending_ || fact.round != round_) return {};
+    // The others' store or coordinator is here: they would be killed with it.
+    if (fact.needed) return {StayForOthers{}};
+    past_barrier_ = true;
+    return resolve();
+  }
   Actions on(const SignalCame& fact);
-  Actions ask_again(int signal);
+  // After a signal that only announced the end, and at which the workers may have gone on.
+  Actions ask_again(int signal) {
+    if (!ending_ || !process::only_announces_end(ending_->signal)) return {};
+    // The group will be stopped with it as soon as it has been started.
+    if (phase_ == Phase::Starting) ending_->signal = signal;
+    if (phase_ != Phase::Stopping || gone_) return {};
+    return {StopGroup{signal, true}};
+  }
   // Told again where the job is preempted already: less time may be left than the first one said.
   Actions on(const PreemptCame& fact) {
     const bool known = order_ && !std::holds_alternative<rendezvous::Restart>(*order_);
@@ -212,7 +271,14 @@ class NodePolicy {
     if (!preempted_) preempted_ = push.why;
     return {TellReached{}};
   }
-  Actions ordered(const rendezvous::SaveAt& push);
+  Actions ordered(const rendezvous::SaveAt& push) {
+    if (saving_ || order_ || ending_) return {};
+    saving_ = push;
+    // GroupStarted takes the order up.
+    if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
+    phase_ = push.by_signal ? Phase::Stopping : Phase::Running;
+    return {SaveGroup{push}};
+  }
   Actions ordered(const auto&) { return {}; }  // stacks, and what is shown to people
 
   // While it was being started, an order or the end of the job came.
@@ -238,7 +304,16 @@ class NodePolicy {
     phase_ = Phase::Stopping;
     return {TellFailed{}, StopGroup{SIGTERM}};
   }
-  Actions kill();
+  Actions kill() {
+    if (gone_) return {};
+    if (phase_ == Phase::Starting) {
+      // The group does not exist yet; GroupStarted kills it.
+      hurried_ = true;
+      return {};
+    }
+    phase_ = Phase::Stopping;
+    return {KillGroup{}};
+  }
   Actions obey();
   Actions resolve();
   Actions end(Ending ending) {
@@ -246,7 +321,16 @@ class NodePolicy {
     return {End{std::move(ending)}};
   }
   Ending ending_of(const rendezvous::Done& done) const;
-  Ending ending_of(const rendezvous::Lost& lost) const;
+  Ending ending_of(const rendezvous::Lost& lost) const {
+    Ending ending;
+    ending.why = lost.why;
+    ending.cause.misuse = lost.misuse;
+    if (succeeded_) return ending;  // our part is done; no coordinator is left to tell about others
+    if (preempted_) return preempted_ending();
+    ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
+    ending.requeue = lost.requeue;
+    return ending;
+  }
 
   using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
 

@@ -124,17 +124,6 @@ std::optional<WallTime> scheduled_since(const std::vector<std::string>& environm
   return variable("KUBERNETES_SERVICE_HOST") ? volume_made(root) : std::nullopt;
 }
 
-void DutyCycle::take(const system::MachineSample& sample) {
-  if (last_ && sample.at <= *last_) return;
-  if (last_) {
-    compared_ = true;
-    // A look tells of the time before it: processors by what was used since the last one, GPUs by
-    // their last moments, which stand for the rest.
-    if (is_busy(sample)) busy_ += sample.at - *last_;
-  }
-  last_ = sample.at;
-}
-
 /// All of those that work for the job must be: a job waits for its slowest rank. GPUs whose driver
 /// does not tell are not asked.
 bool DutyCycle::is_busy(const system::MachineSample& sample) {
@@ -200,22 +189,6 @@ void GoodputAccount::on(const moment::Ended& seen) {
   tick_->disarm();
 }
 
-void GoodputAccount::on(const moment::WorkerSaid& seen) {
-  if (!hears_workers_) return;
-  if (const auto* one = std::get_if<workers::CheckpointDone>(&seen.said))
-    checkpoint(one->step, seen.worker.rank);
-  // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
-  // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost: the
-  // account of the one that follows must not begin with hours in which nothing was done.
-  if (seen.worker.rank == first_rank_) hear(seen.said);
-  if (viewers_.host && monitor_.is_due(clock_.now() - job_start_)) take();
-}
-
-void GoodputAccount::step(std::int64_t number) {
-  account_.step(number, clock_.now());
-  if (first_rank_ == 0) pace_.step(number, clock_.now());
-}
-
 void GoodputAccount::hear(const workers::Message& said) {
   const auto now = clock_.now();
   if (const auto* one = std::get_if<workers::StepDone>(&said)) step(one->step);
@@ -229,17 +202,6 @@ void GoodputAccount::hear(const workers::Message& said) {
     const bool is_step = entry.kind == goodput::MeasurementKind::Step;
     if (is_step && first_rank_ == 0) pace_.step(entry.step, at);
   }
-}
-
-void GoodputAccount::tick() {
-  watching_ = false;
-  // Rank 0 is on another node by now, whose agent goes on.
-  if (!here_) return;
-  take();
-  // For on_sample(): how long accelerators are busy is known by looks, for which no sink may ask.
-  if (viewers_.machine != nullptr) viewers_.machine->look([](const system::MachineSample&) {});
-  viewers_.host->recorded();
-  watch();
 }
 
 json::value GoodputAccount::status() const {
@@ -321,25 +283,6 @@ void GoodputAccount::observe_all() {
   observe(Kind::Gauge, "interval_badput", "%", "Share of a rolling window, by where it went.",
           {"rolling_window_size", "badput_source", "bucket"},
           [this](const Report& report) { tell_interval_badput(report); });
-}
-
-void GoodputAccount::observe(Kind kind, std::string_view name, std::string_view unit,
-                             std::string_view help, std::vector<std::string> label_keys,
-                             telemetry::Registry::Observer observer) {
-  observations_->add(kind,
-                     {.name = fmt::format("elastrun.{}", name),
-                      .unit = std::string(unit),
-                      .help = std::string(help),
-                      .label_keys = std::move(label_keys),
-                      .window = kInterval,
-                      .tells_empty = false},
-                     std::move(observer));
-}
-
-/// The reference's words for where time went, and the bucket, of which there are more.
-std::vector<std::string> GoodputAccount::labels_of(Bucket bucket) const {
-  return {std::string(goodput::badput_source(bucket, now().steps_known())),
-          std::string(goodput::bucket_name(bucket))};
 }
 
 void GoodputAccount::tell_badput(const Report& report) const {

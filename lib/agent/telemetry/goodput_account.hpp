@@ -13,6 +13,7 @@
 #include "telemetry/registry.hpp"
 #include "workers/message.hpp"
 
+#include <fmt/format.h>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,7 +45,16 @@ class DutyCycle {
   static constexpr double kIdle = 0.1;
 
   /// In the order of their times; one that came too late to be new changes nothing.
-  void take(const system::MachineSample& sample);
+  void take(const system::MachineSample& sample) {
+    if (last_ && sample.at <= *last_) return;
+    if (last_) {
+      compared_ = true;
+      // A look tells of the time before it: processors by what was used since the last one, GPUs by
+      // their last moments, which stand for the rest.
+      if (is_busy(sample)) busy_ += sample.at - *last_;
+    }
+    last_ = sample.at;
+  }
   /// So far, until the last look; none before the second one.
   std::optional<Duration> busy() const { return compared_ ? std::optional(busy_) : std::nullopt; }
 
@@ -109,11 +119,23 @@ class GoodputAccount final : public Observes<GoodputAccount> {
     take();
   }
   void on(const moment::Ended& seen);
-  void on(const moment::WorkerSaid& seen);
+  void on(const moment::WorkerSaid& seen) {
+    if (!hears_workers_) return;
+    if (const auto* one = std::get_if<workers::CheckpointDone>(&seen.said))
+      checkpoint(one->step, seen.worker.rank);
+    // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
+    // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost:
+    // the account of the one that follows must not begin with hours in which nothing was done.
+    if (seen.worker.rank == first_rank_) hear(seen.said);
+    if (viewers_.host && monitor_.is_due(clock_.now() - job_start_)) take();
+  }
 
   /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node. Where rank 0
   /// is on another node, those of the first rank of this one.
-  void step(std::int64_t number);
+  void step(std::int64_t number) {
+    account_.step(number, clock_.now());
+    if (first_rank_ == 0) pace_.step(number, clock_.now());
+  }
   void checkpoint(std::int64_t number, std::int64_t rank = 0) {
     account_.checkpoint(rank, number, clock_.now());
   }
@@ -133,8 +155,21 @@ class GoodputAccount final : public Observes<GoodputAccount> {
   void observe_all();
   void observe(telemetry::Kind kind, std::string_view name, std::string_view unit,
                std::string_view help, std::vector<std::string> label_keys,
-               telemetry::Registry::Observer observer);
-  std::vector<std::string> labels_of(goodput::Bucket bucket) const;
+               telemetry::Registry::Observer observer) {
+    observations_->add(kind,
+                       {.name = fmt::format("elastrun.{}", name),
+                        .unit = std::string(unit),
+                        .help = std::string(help),
+                        .label_keys = std::move(label_keys),
+                        .window = kInterval,
+                        .tells_empty = false},
+                       std::move(observer));
+  }
+  // The reference's words for where time went, and the bucket, of which there are more.
+  std::vector<std::string> labels_of(goodput::Bucket bucket) const {
+    return {std::string(goodput::badput_source(bucket, now().steps_known())),
+            std::string(goodput::bucket_name(bucket))};
+  }
   void tell_badput(const Report& report) const;
   void tell_interval_goodput(const Report& report) const;
   void tell_interval_badput(const Report& report) const;
@@ -154,7 +189,16 @@ class GoodputAccount final : public Observes<GoodputAccount> {
       return;
     tick_->arm(clock_.now() + kInterval, [this] { tick(); });
   }
-  void tick();
+  void tick() {
+    watching_ = false;
+    // Rank 0 is on another node by now, whose agent goes on.
+    if (!here_) return;
+    take();
+    // For on_sample(): how long accelerators are busy is known by looks, for which no sink may ask.
+    if (viewers_.machine != nullptr) viewers_.machine->look([](const system::MachineSample&) {});
+    viewers_.host->recorded();
+    watch();
+  }
   const goodput::Ledger::Summary& now() const;
 
   Clock& clock_;

@@ -5,9 +5,7 @@
 #include "agent/files/run_files.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/host.hpp"
-#include "core/log.hpp"
 #include "core/text.hpp"
-#include "core/thread.hpp"
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
@@ -37,23 +35,6 @@ MachineWatch::MachineWatch(RunContext& run)
       begun_(run.clock.now()),
       calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
       limit_(run.clock.make_alarm()) {}
-
-/// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
-MachineWatch::~MachineWatch() {
-  if (!detach_thread([machine = std::move(machine_)] {})) {
-    log::debug("machine", "the GPU driver is closed without a thread");
-  }
-}
-
-std::vector<system::WatchedWorker> MachineWatch::watched() const {
-  std::vector<system::WatchedWorker> watched;
-  const auto* const group = run_.workers();
-  if (group == nullptr) return watched;
-  for (const auto& worker : *group) {
-    if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
-  }
-  return watched;
-}
 
 void MachineWatch::look(Then then) {
   waiting_.push_back(std::move(then));
@@ -376,16 +357,6 @@ void TelemetryHost::take_samples() {
   if (std::exchange(takes_samples_, true)) return;
   routes_.push_back(
       pipeline_.route({.kind = Record::Kind::Sample}, std::make_shared<Samples>(*this)));
-}
-
-void TelemetryHost::take_sample(const Record& sample) {
-  const auto why = registry_.take(sample);
-  if (why.empty()) return recorded();
-  if (std::exchange(said_refused_, true)) return;
-  log::warning("metrics",
-               "Metric '{}' of '{}' becomes no series, because {}; it and others are counted in "
-               "elastrun.telemetry.dropped as those of the sink 'series'",
-               printable(sample.name), printable(sample.scope), why);
 }
 
 void TelemetryHost::round_began(int first, int count) {

@@ -7,6 +7,9 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "core/thread.hpp"
 #include "export/json_lines.hpp"
 #include "export/metrics_sink.hpp"
 #include "files/blocking_calls.hpp"
@@ -112,7 +115,15 @@ class TelemetryHost {
   void tell_windows(telemetry::Registry::Closing closing) {
     for (auto& record : registry_.close_windows(closing)) pipeline_.emit(std::move(record));
   }
-  void take_sample(const telemetry::Record& sample);
+  void take_sample(const telemetry::Record& sample) {
+    const auto why = registry_.take(sample);
+    if (why.empty()) return recorded();
+    if (std::exchange(said_refused_, true)) return;
+    log::warning("metrics",
+                 "Metric '{}' of '{}' becomes no series, because {}; it and others are counted in "
+                 "elastrun.telemetry.dropped as those of the sink 'series'",
+                 printable(sample.name), printable(sample.scope), why);
+  }
   class Samples;
 
   Clock& clock_;
@@ -142,7 +153,12 @@ class MachineWatch {
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
   explicit MachineWatch(RunContext& run);
-  ~MachineWatch();
+  // The driver's library is closed by a thread: that, too, may wait for a GPU without end.
+  ~MachineWatch() {
+    if (!detach_thread([machine = std::move(machine_)] {})) {
+      log::debug("machine", "the GPU driver is closed without a thread");
+    }
+  }
   MachineWatch(const MachineWatch&) = delete;
   MachineWatch& operator=(const MachineWatch&) = delete;
 
@@ -157,7 +173,15 @@ class MachineWatch {
   }
 
  private:
-  std::vector<system::WatchedWorker> watched() const;
+  std::vector<system::WatchedWorker> watched() const {
+    std::vector<system::WatchedWorker> watched;
+    const auto* const group = run_.workers();
+    if (group == nullptr) return watched;
+    for (const auto& worker : *group) {
+      if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
+    }
+    return watched;
+  }
   void answer() {
     limit_->disarm();
     for (const auto& one : std::exchange(waiting_, {})) one(sample_);

@@ -650,8 +650,4 @@ void RunTelemetry::sum_up(JobResult& result) {
   job_records_->summary(result.goodput);
 }
 
-std::vector<exporter::SinkAccount> RunTelemetry::end_metrics() {
-  return metrics_ ? metrics_->end() : std::vector<exporter::SinkAccount>();
-}
-
 }  // namespace elastrun::agent

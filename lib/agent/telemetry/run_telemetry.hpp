@@ -51,7 +51,9 @@ class RunTelemetry {
   /// After the run: where the time went.
   void sum_up(JobResult& result);
   /// After that: what became of what the sinks were given. Waits for them, kTimeLimit at most.
-  std::vector<exporter::SinkAccount> end_metrics();
+  std::vector<exporter::SinkAccount> end_metrics() {
+    return metrics_ ? metrics_->end() : std::vector<exporter::SinkAccount>();
+  }
   bool ending_metrics() const { return metrics_ && metrics_->ending(); }
 
  private:

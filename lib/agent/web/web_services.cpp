@@ -186,28 +186,6 @@ constexpr Duration kBeat = std::chrono::seconds(5);
 
 }  // namespace
 
-json::object JobView::job_json() const {
-  return {{"run_id", run_.spec.run_id},
-          {"name", run_.spec.name},
-          {"script", run_.spec.script},
-          {"role", run_.spec.role},
-          {"min_nodes", run_.spec.min_nodes},
-          {"max_nodes", run_.spec.max_nodes},
-          {"nproc_per_node", run_.spec.nproc_per_node},
-          {"max_restarts", run_.spec.max_restarts}};
-}
-
-json::value JobView::round_json() const {
-  if (!round_) return nullptr;
-  return {{"number", round_->number},
-          {"attempt", round_->attempt},
-          {"nodes", round_->group_world_size()},
-          {"group_rank", round_->group_rank},
-          {"world_size", round_->world_size},
-          {"waited_s", to_seconds(waited_)},
-          {"starting_s", to_seconds(starting_)}};
-}
-
 json::object JobView::worker_json(const workers::Worker& worker) const {
   const auto held = held_.find(worker.rank);
   const auto found = steps_.find(worker.rank);
@@ -228,14 +206,6 @@ json::object JobView::worker_json(const workers::Worker& worker) const {
           {"step", std::move(step)},
           {"step_age_s", std::move(age)},
           {"steps_per_s", std::move(rate)}};
-}
-
-json::array JobView::workers_json() const {
-  const auto* group = run_.workers();
-  if (group == nullptr) return last_workers_;
-  json::array all;
-  for (const auto& worker : *group) all.push_back(worker_json(worker));
-  return all;
 }
 
 json::object JobView::restarts_json() const {
@@ -335,16 +305,6 @@ void JobView::metric(int rank, const workers::MetricSample& sample) {
     metric.value = sample.value;
     metric.rank = rank;
   }
-}
-
-void JobView::on(const moment::RoundReady& seen) {
-  round_ = seen.round;
-  waited_ = seen.waited;
-  // A rank may be another process on another machine now, of whose pace nothing is known.
-  steps_.clear();
-  // Counters go on: a total must not fall because workers were restarted.
-  std::erase_if(metrics_, [](const auto& one) { return !one.second.counts; });
-  progress_.clear();
 }
 
 void JobView::on(const moment::Ended& seen) {

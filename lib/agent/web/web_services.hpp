@@ -50,7 +50,15 @@ class JobView final : public Observes<JobView> {
     if (seen.phase == Phase::Running) progress_.clear();
   }
   void on(const moment::Progress& seen) { progress_ = seen.text; }
-  void on(const moment::RoundReady& seen);
+  void on(const moment::RoundReady& seen) {
+    round_ = seen.round;
+    waited_ = seen.waited;
+    // A rank may be another process on another machine now, of whose pace nothing is known.
+    steps_.clear();
+    // Counters go on: a total must not fall because workers were restarted.
+    std::erase_if(metrics_, [](const auto& one) { return !one.second.counts; });
+    progress_.clear();
+  }
   void on(const moment::Started& seen) { starting_ = seen.took; }
   void on(const moment::Failed& seen) {
     const auto& first = seen.judgement.first();
@@ -99,9 +107,33 @@ class JobView final : public Observes<JobView> {
 
   void step(int rank, std::int64_t number);
   void metric(int rank, const workers::MetricSample& sample);
-  json::object job_json() const;
-  json::value round_json() const;
-  json::array workers_json() const;
+  json::object job_json() const {
+    return {{"run_id", run_.spec.run_id},
+            {"name", run_.spec.name},
+            {"script", run_.spec.script},
+            {"role", run_.spec.role},
+            {"min_nodes", run_.spec.min_nodes},
+            {"max_nodes", run_.spec.max_nodes},
+            {"nproc_per_node", run_.spec.nproc_per_node},
+            {"max_restarts", run_.spec.max_restarts}};
+  }
+  json::value round_json() const {
+    if (!round_) return nullptr;
+    return {{"number", round_->number},
+            {"attempt", round_->attempt},
+            {"nodes", round_->group_world_size()},
+            {"group_rank", round_->group_rank},
+            {"world_size", round_->world_size},
+            {"waited_s", to_seconds(waited_)},
+            {"starting_s", to_seconds(starting_)}};
+  }
+  json::array workers_json() const {
+    const auto* group = run_.workers();
+    if (group == nullptr) return last_workers_;
+    json::array all;
+    for (const auto& worker : *group) all.push_back(worker_json(worker));
+    return all;
+  }
   json::object worker_json(const workers::Worker& worker) const;
   json::object restarts_json() const;
   json::array metrics_json() const;
