@@ -162,7 +162,7 @@ class Watch:
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
-        channel.when_told_by_hand(self._told_by_hand)
+        channel._by_hand = self._told_by_hand
         os.register_at_fork(after_in_child=lambda: setattr(self, "off", True))
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)

@@ -237,17 +237,10 @@ def _begin() -> None:
     _step, _phase = None, _TRAIN
 
 
-# Of the hooks of --goodput auto, which do not tell what the script says itself: "step" or
-# "checkpoint", and its number; the result is that of the same step as the agent knows it.
+# The hooks of --goodput auto, which do not tell what the script says itself, set it. Called before
+# that with "step" or "checkpoint", and its number; gives that of the same step as the agent knows
+# it.
 _by_hand: Callable[[str, int], int] | None = None
-
-
-def when_told_by_hand(call: Callable[[str, int], int] | None) -> None:
-    """Calls `call` before each step and checkpoint that the script reports itself."""
-    global _by_hand
-    _by_hand = call
-
-
 _step: int | None = None  # the last one that has ended here
 
 
