@@ -199,7 +199,7 @@ class ChannelTest(AgentEnd):
         done = worker("import time\nfrom elastrun import metrics, reporter\n"
                       "for i in range(700): metrics.put_metric(f'm{i}', i, 'g')\n"
                       "start = time.monotonic()\n"
-                      "reporter.reporter()._finish()\n"
+                      "reporter.reporter._finish()\n"
                       "print(0.9 < time.monotonic() - start < 20, elastrun.dropped() > 300)",
                       self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))

@@ -617,7 +617,7 @@ class Monitor(InFolder):
     def test_under_elastrun_they_have_the_originals_names_labels_and_units(self) -> None:
         self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
         reporter = mock.Mock(key=lambda *said: said)
-        with mock.patch.object(metrics.api.reporter, "_reporter", reporter):
+        with mock.patch.object(metrics.api.reporter, "reporter", reporter):
             monitor = GoodputMonitor("j", "l", "", 3600, True, include_badput_breakdown=True,
                                      path=self.file, prefix="compute.googleapis.com/workload/")
             monitor.start_goodput_uploader()

@@ -226,7 +226,7 @@ class Events(unittest.TestCase):
 
 
 # Until the block ends, the reporter's thread, which the first sample starts, tells nothing.
-HELD = "with elastrun.metrics.api.reporter._reporter._lock:\n"
+HELD = "with elastrun.metrics.api.reporter.reporter._lock:\n"
 
 
 class Agent(AgentEnd):
@@ -262,9 +262,9 @@ class Agent(AgentEnd):
             "for odd in (-1, float('nan'), float('inf'), 'x', None): count('tokens', odd, 'g')\n"
             "count(3)\n"
             "count('a' * 300)\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
             "count('once')\n"
-            "print(elastrun.metrics.api.reporter._reporter.refused,\n"
+            "print(elastrun.metrics.api.reporter.reporter.refused,\n"
             "      elastrun.telemetry.losses()['samples'])")
         many = [one for one in packets if one["name"] == "tokens"]
         self.assertEqual(sum(one["value"] for one in many), 120_000)
@@ -280,8 +280,8 @@ class Agent(AgentEnd):
             "        elastrun.metrics.put_metric('a', v)\n"
             "elastrun.metrics.put_metric('a' * 300, 1)\n"
             "elastrun.metrics.put_metric(3, 1)\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
-            "print(elastrun.metrics.api.reporter._reporter.refused)")
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
+            "print(elastrun.metrics.api.reporter.reporter.refused)")
         self.assertEqual(packets, [{"kind": "metric", "name": "a", "value": 1,
                                     "group": "torchelastic", "count": 3, "sum": 5, "min": 1,
                                     "max": 3, "not_finite": 2}])
@@ -294,9 +294,9 @@ class Agent(AgentEnd):
             + HELD +
             "    put('a', 1, step=7)\n    put('a', 2, step=8)\n"
             "    put('b', 1)\n    put('c', 1, step='x')\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
             "put('a', 3)\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
             "print(elastrun.telemetry.losses())")
         self.assertEqual([(one["name"], one["step"]) for one in packets if one["kind"] == "metric"],
                          [("a", 8), ("b", 3), ("a", 3)])
@@ -376,7 +376,7 @@ class Agent(AgentEnd):
 
     def test_series_with_labels_are_bounded(self) -> None:
         self.run_worker(
-            "reporter = elastrun.metrics.api.reporter._reporter\n"
+            "reporter = elastrun.metrics.api.reporter.reporter\n"
             + HELD +
             "    for i in range(2500):\n"
             "        elastrun.metrics.put_metric('a', 1, 'g', labels={'i': i}, unit='s')\n"
@@ -480,7 +480,7 @@ class Agent(AgentEnd):
             HELD +
             "    for bad in ('nan', 'inf'):\n"
             "        elastrun.metrics.observe_metric('h', float(bad), 'g')\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
             "print(elastrun.dropped())\n"
             "elastrun.metrics.observe_metric('h', 1, 'g')")
         self.assertEqual([one["type"] for one in packets], ["histogram"])
@@ -489,7 +489,7 @@ class Agent(AgentEnd):
     def test_a_step_goes_with_its_sample_only(self) -> None:
         packets = self.run_worker(
             "elastrun.step(3)\n"
-            "put, reporter = elastrun.metrics.put_metric, elastrun.metrics.api.reporter._reporter\n"
+            "put, reporter = elastrun.metrics.put_metric, elastrun.metrics.api.reporter.reporter\n"
             + HELD +
             "    put('a', float, step=5)\n    put('a', 1)\n"  # refused, and its step with it
             "    for i in range(4000): put(f'n{i}', 1, step=i)\n"
@@ -505,8 +505,8 @@ class Agent(AgentEnd):
             "    for name in ('a\\ud800', 'a\\udfff'):\n"
             "        elastrun.metrics.put_metric(name, 1, '\\ud800')\n"
             "    elastrun.metrics.count_metric('n\\ud800', 2)\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n"
-            "print(elastrun.metrics.api.reporter._reporter.refused)")
+            "elastrun.metrics.api.reporter.reporter.flush()\n"
+            "print(elastrun.metrics.api.reporter.reporter.refused)")
         self.assertEqual([(one["group"], one["name"], one.get("count")) for one in packets],
                          [("?", "a?", 2), ("torchelastic", "n?", None)])
         self.assertEqual(self.said, "0\n")
@@ -514,7 +514,7 @@ class Agent(AgentEnd):
     def test_names_made_of_numbers_are_told_as_one(self) -> None:
         packets = self.run_worker(
             "for i in range(4000): elastrun.metrics.put_metric(f'n{i}', 1)\n"
-            "elastrun.metrics.api.reporter._reporter.flush()\n")
+            "elastrun.metrics.api.reporter.reporter.flush()\n")
         names = {packet["name"] for packet in packets}
         self.assertLessEqual(len(names), 2001)
         self.assertEqual(len(self.page.series()), 127)
@@ -523,7 +523,7 @@ class Agent(AgentEnd):
         packets = self.run_worker(
             "while elastrun.dropped() == 0: elastrun.step(1)\n"
             "for i in range(10): elastrun.metrics.put_metric('a', i)\n"
-            "reporter = elastrun.metrics.api.reporter._reporter\n"
+            "reporter = elastrun.metrics.api.reporter.reporter\n"
             "reporter.flush()\n"
             "print(reporter._series['torchelastic', 'a'].count)\n")
         self.assertEqual(self.said, "10\n")
@@ -534,7 +534,7 @@ class Agent(AgentEnd):
             "import time\n"
             "elastrun.metrics.put_metric('a', 1)\n"
             "time.sleep(0.01)\n"
-            "while elastrun.metrics.api.reporter._reporter._has_more():\n"
+            "while elastrun.metrics.api.reporter.reporter._has_more():\n"
             "    time.sleep(0.01)\n"
             "import os; os._exit(0)\n")
         self.assertEqual([packet["name"] for packet in packets], ["a"])
@@ -577,7 +577,7 @@ class Agent(AgentEnd):
     def test_a_sample_as_the_thread_goes_to_sleep_makes_it_not_spin_while_the_agent_is_behind(
             self) -> None:
         self.run_worker(
-            "reporter, more = elastrun.metrics.api.reporter._reporter, [True, False]\n"
+            "reporter, more = elastrun.metrics.api.reporter.reporter, [True, False]\n"
             "reporter._has_more = lambda: more.pop() if more else True\n"
             "reporter.flush = lambda: None\n"
             "print([reporter._pass() for _ in range(3)])\n"

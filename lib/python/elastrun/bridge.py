@@ -42,7 +42,7 @@ def _bridge_monitor(module: ModuleType) -> None:
 
 
 def _put(stream: Any, metric_name: str, metric_value: Any) -> None:
-    if (mine := reporter.reporter()) is not None:
+    if (mine := reporter.reporter) is not None:
         mine.put((stream.group_name, metric_name), metric_value)
 
 
@@ -78,7 +78,7 @@ def torch() -> bool:
     now on. May be called again. False outside elastrun.
     """
     global _bridged
-    if reporter.reporter() is None:
+    if reporter.reporter is None:
         return False
     if not _bridged:
         _bridged = True

@@ -216,7 +216,7 @@ class GoodputMonitor:
 
     def _put(self, name: str, value: float, unit: str, dotted: str = "", **labels: str) -> None:
         """`dotted`: the name for handlers, which know no labels."""
-        if (mine := reporter.reporter()) is not None and (
+        if (mine := reporter.reporter) is not None and (
                 key := mine.key(_GROUP, self._prefix + name, labels, unit, "")) is not None:
             mine.put(key, value)
         if metrics._handled:

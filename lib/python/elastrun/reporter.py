@@ -349,24 +349,17 @@ class Reporter:
 
 
 _now = time.time
-
-
-_reporter: Reporter | None = None
+reporter: Reporter | None = None  # of this process; None: outside elastrun
 
 
 def _begin() -> None:
-    global _reporter
-    _reporter = None
+    global reporter
+    reporter = None
     if os.environ.get("ELASTRUN_CHANNEL"):
         single = 0
         with contextlib.suppress(ValueError):
             single = max(int(os.environ.get("ELASTRUN_SAMPLES", "0")), 0)
-        _reporter = Reporter(single)
+        reporter = Reporter(single)
 
 
 at_begin(_begin)
-
-
-def reporter() -> Reporter | None:
-    """The reporter of this process; None: outside elastrun."""
-    return _reporter

@@ -36,7 +36,7 @@ def losses() -> dict[str, int]:
     """
     return {
         "messages": channel.dropped(),
-        "samples": _count("reporter", lambda one: getattr(one.reporter(), "refused", 0)),
+        "samples": _count("reporter", lambda one: getattr(one.reporter, "refused", 0)),
         "metric_handlers": _count("metrics.api", lambda one: one.failures()),
         "event_handlers": sum(
             _count(one, lambda found: found.failures()) for one in ("monitor", "events")),

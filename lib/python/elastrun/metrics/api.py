@@ -76,7 +76,7 @@ NullMetricsHandler = NullMetricHandler
 
 _default: MetricHandler = NullMetricHandler()
 _of_group: dict[str, MetricHandler] = {}
-_handled = False  # whether any handler is not the null one
+_handled = False  # whether a metric would reach a handler that is not the null one
 _failures = 0
 
 
@@ -91,11 +91,6 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
         _of_group[group] = handler
     handlers = (_default, *_of_group.values())
     _handled = any(not isinstance(one, NullMetricHandler) for one in handlers)
-
-
-def has_handlers() -> bool:
-    """Tells if a metric would reach a handler of this process."""
-    return _handled
 
 
 def hand_on(data: MetricData, handler: MetricHandler | None = None) -> None:
@@ -123,7 +118,7 @@ def put_metric(metric_name: str, metric_value: float, metric_group: str = "torch
     unit        UCUM: "s", "By", "1", "{token}"
     help        one sentence. The first unit and the first help of a name count
     """
-    if (mine := reporter._reporter) is not None:
+    if (mine := reporter.reporter) is not None:
         if step is None and labels is None and not unit and not help:
             mine.put((metric_group, metric_name), metric_value)
         elif (key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
@@ -143,7 +138,7 @@ def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torch
     What torch does not have: the agent adds it up, over restarts, and Prometheus and others see a
     counter (NAME_total). A handler gets the amount. `labels`, `unit`, `help`: as for put_metric.
     """
-    if (mine := reporter._reporter) is not None and (
+    if (mine := reporter.reporter) is not None and (
             key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
         mine.collect("counter", key, amount)
     if _handled:
@@ -159,7 +154,7 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
     distribution, others count, sum and quantiles within 1.09 %. A handler gets the value. `labels`,
     `unit`, `help`: as for put_metric.
     """
-    if (mine := reporter._reporter) is not None and (
+    if (mine := reporter.reporter) is not None and (
             key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
         mine.collect("histogram", key, value)
     if _handled:
@@ -178,7 +173,7 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        if (mine := reporter._reporter) is not None:
+        if (mine := reporter.reporter) is not None:
             mine.put((self.group_name, metric_name), metric_value)
         hand_on(MetricData(time.time(), self.group_name, metric_name, metric_value), self.handler)
 

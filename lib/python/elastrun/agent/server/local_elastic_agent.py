@@ -495,7 +495,7 @@ class LocalElasticAgent(ElasticAgent):
             told = True
         out: dict[str, Any] = {
             "options": _words(options), "rendezvous": self._rendezvous(), "events": told,
-            "metrics": metrics.has_handlers(), "shutdown_timeout": self._shutdown_timeout,
+            "metrics": metrics._handled, "shutdown_timeout": self._shutdown_timeout,
             **{name: getattr(spec, name) for name in (
                 "master_addr", "master_port", "duplicate_stdout_filters",
                 "duplicate_stderr_filters")}}
