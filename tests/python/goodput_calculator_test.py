@@ -266,8 +266,8 @@ class Logs(InFolder):
         self.assertEqual((calculator.skipped, calculator.lost), (0, 7))
 
     def test_the_journal_is_found_under_elastrun_where_it_keeps_one(self) -> None:
-        code = ("from elastrun.goodput_calculator import default_path\n"
-                "import sys; sys.stdout.write(default_path('j'))")
+        code = ("from elastrun.goodput_calculator import CalculatorProgram\n"
+                "import sys; sys.stdout.write(CalculatorProgram('j', None).paths[0])")
         run = self.folder / "night_x"
         run.mkdir()
         env = {"PYTHONPATH": str(Path(goodput_calculator.__file__).parents[1]),

@@ -151,14 +151,12 @@ def folders() -> list[str]:
     return sorted({os.path.realpath(one) for one in found if one and os.path.isdir(one)})
 
 
+_real_folder = functools.lru_cache(maxsize=None)(os.path.realpath)
+
+
 def _is_below(path: str, places: list[str]) -> bool:
     real = _real_folder(os.path.dirname(path)) + os.sep
     return any(real.startswith(one + os.sep) for one in places)
-
-
-@functools.lru_cache(maxsize=None)
-def _real_folder(path: str) -> str:
-    return os.path.realpath(path)
 
 
 class _Environment(os._Environ):  # type: ignore[type-arg]

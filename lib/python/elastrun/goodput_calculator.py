@@ -26,7 +26,7 @@ from elastrun.goodput_utils import (BadputType, GoodputType, IntervalMetricType,
 from elastrun.journal import flush_all, of_agent, own_file
 from elastrun.program import find_program
 
-__all__ = ["ElasticGoodputCalculator", "GoodputCalculator", "default_path"]
+__all__ = ["ElasticGoodputCalculator", "GoodputCalculator"]
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -56,7 +56,8 @@ class CalculatorProgram:
 
     def __init__(self, job_name: str, path: Path | Sequence[Path] | None,
                  elastic: bool = False) -> None:
-        path = default_path(job_name) if path is None else path
+        if path is None:  # where recorders of the job write: the agent's journal, if it keeps one
+            path = of_agent() or own_file(job_name)
         self.paths = [os.fspath(one) for one in (
             [path] if isinstance(path, (str, os.PathLike)) else path)]
         self._words = ["goodput", "calculate", f"--job={job_name}",
@@ -119,13 +120,6 @@ class CalculatorProgram:
         if not line.endswith(b"\n"):
             raise BrokenPipeError("elastrunctl has ended without an answer")
         return line
-
-
-def default_path(job_name: str) -> str:
-    """Where a recorder of that job writes: the journal of this node, if its agent keeps one, else a
-    file.
-    """
-    return of_agent() or own_file(job_name)
 
 
 class GoodputCalculator:
