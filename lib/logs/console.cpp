@@ -590,10 +590,6 @@ void Console::progressed() {
   if (idle() && when_idle_) std::exchange(when_idle_, {})();
 }
 
-void Console::tell_gaps() {
-  for (const auto stream : {Stream::Out, Stream::Err}) tell_gap(stream, true);
-}
-
 void Console::say_loss(Stream stream) {
   bool& said = said_loss_[static_cast<std::size_t>(stream)];
   // Once for each stream, and marked before the warning: that is written to stderr, which may be

@@ -196,7 +196,9 @@ class Console {
   /// Runs `go` once when all has been written, as soon as the reader takes the last of it.
   void when_idle(std::function<void()> go) { when_idle_ = std::move(go); }
   /// Tells now what was left out, though the reader has not caught up.
-  void tell_gaps();
+  void tell_gaps() {
+    for (const auto stream : {Stream::Out, Stream::Err}) tell_gap(stream, true);
+  }
 
   /// The line below everything; empty takes it away. Without a terminal on stderr nothing happens.
   /// It is drawn only where the output before it has ended its line, and never while the terminal

@@ -86,10 +86,6 @@ bool is_far(Number number) {
 
 }  // namespace
 
-void StepNumbers::start() {
-  begun_ = loaded_ = false;
-}
-
 void StepNumbers::untold(std::optional<Number> last) {
   if (!begun_) {
     loaded_ = true;
@@ -135,10 +131,6 @@ Number StepNumbers::first_of_start(Number told, Number last, std::optional<Numbe
   // Of several epochs it may have resumed in any.
   if (begun_again_ > 0 && number <= last && (!safe || number != *safe + 1)) doubt(number - 1);
   return number;
-}
-
-void StepNumbers::doubt(Number until) {
-  doubtful_ = std::max(doubtful_, std::optional(until));
 }
 
 Number StepNumbers::of_checkpoint(Number told, std::optional<Number> last) const {

@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 
+#include <algorithm>
 #include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <deque>
@@ -63,7 +64,7 @@ class StepNumbers {
  public:
   using Number = std::int64_t;
   /// Workers start: their first step says where they resume.
-  void start();
+  void start() { begun_ = loaded_ = false; }
   /// A checkpoint was saved, or loaded if there was no step in this start yet, of a step that is
   /// not known. `last`: of those that are counted.
   void untold(std::optional<Number> last);
@@ -84,7 +85,7 @@ class StepNumbers {
 
  private:
   Number first_of_start(Number told, Number last, std::optional<Number> safe);
-  void doubt(Number until);
+  void doubt(Number until) { doubtful_ = std::max(doubtful_, std::optional(until)); }
 
   std::optional<Number> base_;           // the first one that was told, ever
   Number ahead_ = 0, ahead_before_ = 0;  // of what is told; of the epoch before this one
