@@ -119,43 +119,7 @@ inline std::size_t character_size(std::string_view text) {
                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return none ? 0 : size;
 }
-}  // namespace detail
 
-/// Text as a JSON string, quotes included. A byte that is not UTF-8 becomes U+FFFD: the agent would
-/// refuse the packet.
-inline std::string quoted(std::string_view text) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string out = "\"";
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x80) {
-      const auto size = detail::character_size(text.substr(i));
-      size == 0 ? out.append("\\ufffd") : out.append(text.substr(i, size));
-      i += size == 0 ? 0 : size - 1;
-      continue;
-    }
-    if (c == '"' || c == '\\') {
-      out.append({'\\', c});
-    } else if (byte < 0x20) {
-      out.append("\\u00").append({kDigits[byte >> 4], kDigits[byte & 15]});
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out + '"';
-}
-
-/// JSON has no NaN and no infinity, so these travel as the text that Python gives them.
-inline std::string number(double value) {
-  if (std::isnan(value)) return "\"nan\"";
-  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
-  char digits[32];
-  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
-  return std::string(digits, end);
-}
-
-namespace detail {
 /// At most that many bytes of UTF-8, whole characters: the agent refuses half of one.
 inline std::string_view cut(std::string_view text, std::size_t most) {
   if (text.size() <= most) return text;
@@ -191,6 +155,40 @@ inline bool fits(std::string_view pattern, std::string_view name) {
   return pattern.find_first_not_of('*', at) == pattern.npos;
 }
 }  // namespace detail
+
+/// Text as a JSON string, quotes included. A byte that is not UTF-8 becomes U+FFFD: the agent would
+/// refuse the packet.
+inline std::string quoted(std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      const auto size = detail::character_size(text.substr(i));
+      size == 0 ? out.append("\\ufffd") : out.append(text.substr(i, size));
+      i += size == 0 ? 0 : size - 1;
+      continue;
+    }
+    if (c == '"' || c == '\\') {
+      out.append({'\\', c});
+    } else if (byte < 0x20) {
+      out.append("\\u00").append({kDigits[byte >> 4], kDigits[byte & 15]});
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out + '"';
+}
+
+/// JSON has no NaN and no infinity, so these travel as the text that Python gives them.
+inline std::string number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  return std::string(digits, end);
+}
 
 /// The connection of this process, made at the first packet. Safe to use from several threads and
 /// after fork(2): the child reconnects, because the agent knows senders by their credentials.

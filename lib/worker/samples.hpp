@@ -69,44 +69,7 @@ inline std::string sums_of(const Summary& all) {
   return R"(,"count":)" + std::to_string(all.count) + R"(,"sum":)" + number(all.sum) +
          R"(,"min":)" + number(all.min) + R"(,"max":)" + number(all.max);
 }
-}  // namespace detail
 
-/// Whether the job is to save now, because it will be ended: asked after each step, with its
-/// number, all ranks hear true at the same one. Save then, tell checkpoint_done(), and return.
-inline bool should_save(std::int64_t step = -1) {
-  return Page::instance().should_save(step);
-}
-
-/// Something countable (tokens, samples, retries) has grown by `amount`, which is not below 0: the
-/// agent adds it up, over restarts, and Prometheus and others see a counter. A packet for each.
-inline void count(std::string_view name, double amount = 1, std::string_view group = "worker",
-                  const About& about = {}) {
-  tell([&] {
-    return R"({"kind":"metric","type":"counter","name":)" + worker::quoted(name) + R"(,"value":)" +
-           number(amount) + R"(,"group":)" + worker::quoted(group) + detail::about_members(about) +
-           "}";
-  });
-}
-
-/// A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far.
-inline void checkpoint_done(std::int64_t step = -1) {
-  tell([=] { return R"({"kind":"checkpoint","step":)" + std::to_string(step) + "}"; });
-}
-
-/// One sample of a number, in a metric group as in torchelastic's put_metric. A packet for each:
-/// for many samples there is Metric. It is one of training step `step`; below 0: of the last one
-/// that this process has told by step().
-inline void metric(std::string_view name, double value, std::string_view group = "worker",
-                   std::int64_t step = -1, const About& about = {}) {
-  tell([&] {
-    return R"({"kind":"metric","name":)" + worker::quoted(name) + R"(,"value":)" + number(value) +
-           R"(,"group":)" + worker::quoted(group) + detail::step_member(step) +
-           detail::about_members(about) + "}";
-  });
-  Page::instance().put(Page::instance().series(group, name), value);
-}
-
-namespace detail {
 /// What this process is about, and until when it may be, if that was said: else max().
 struct EnteredPhase {
   using Clock = std::chrono::steady_clock;
@@ -155,30 +118,7 @@ inline EnteredPhase::Clock::time_point end_after(std::chrono::duration<double> a
   return EnteredPhase::Clock::now() +
          std::chrono::duration_cast<EnteredPhase::Clock::duration>(bounded);
 }
-}  // namespace detail
 
-/// From now on this process does something else than training steps ("eval"), and may take its
-/// time for it: hang detection waits until it says "train". After `at_most` it waits no longer;
-/// without it, after a time that it learns from earlier phases of that name (elastrun-timers(7)).
-inline void phase(std::string_view name, std::chrono::duration<double> at_most = {}) {
-  detail::enter_phase(name, detail::end_after(at_most));
-}
-/// The same until the end of a block, then what it was before, "train" mostly:
-///
-///     elastrun::worker::Phase eval("eval", std::chrono::minutes(30));
-class Phase {
- public:
-  explicit Phase(std::string_view name, std::chrono::duration<double> at_most = {})
-      : before_(detail::enter_phase(name, detail::end_after(at_most))) {}
-  ~Phase() { detail::enter_phase(before_.name, before_.until); }
-  Phase(const Phase&) = delete;
-  Phase& operator=(const Phase&) = delete;
-
- private:
-  const detail::EnteredPhase before_;
-};
-
-namespace detail {
 /// How many samples this process may still tell one by one in this second: ELASTRUN_SAMPLES, where
 /// a sink shows them.
 class Singles {
@@ -204,6 +144,62 @@ class Singles {
   std::atomic<std::int64_t> second_{0}, left_{0};
 };
 }  // namespace detail
+
+/// Whether the job is to save now, because it will be ended: asked after each step, with its
+/// number, all ranks hear true at the same one. Save then, tell checkpoint_done(), and return.
+inline bool should_save(std::int64_t step = -1) {
+  return Page::instance().should_save(step);
+}
+
+/// Something countable (tokens, samples, retries) has grown by `amount`, which is not below 0: the
+/// agent adds it up, over restarts, and Prometheus and others see a counter. A packet for each.
+inline void count(std::string_view name, double amount = 1, std::string_view group = "worker",
+                  const About& about = {}) {
+  tell([&] {
+    return R"({"kind":"metric","type":"counter","name":)" + worker::quoted(name) + R"(,"value":)" +
+           number(amount) + R"(,"group":)" + worker::quoted(group) + detail::about_members(about) +
+           "}";
+  });
+}
+
+/// A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far.
+inline void checkpoint_done(std::int64_t step = -1) {
+  tell([=] { return R"({"kind":"checkpoint","step":)" + std::to_string(step) + "}"; });
+}
+
+/// One sample of a number, in a metric group as in torchelastic's put_metric. A packet for each:
+/// for many samples there is Metric. It is one of training step `step`; below 0: of the last one
+/// that this process has told by step().
+inline void metric(std::string_view name, double value, std::string_view group = "worker",
+                   std::int64_t step = -1, const About& about = {}) {
+  tell([&] {
+    return R"({"kind":"metric","name":)" + worker::quoted(name) + R"(,"value":)" + number(value) +
+           R"(,"group":)" + worker::quoted(group) + detail::step_member(step) +
+           detail::about_members(about) + "}";
+  });
+  Page::instance().put(Page::instance().series(group, name), value);
+}
+
+/// From now on this process does something else than training steps ("eval"), and may take its
+/// time for it: hang detection waits until it says "train". After `at_most` it waits no longer;
+/// without it, after a time that it learns from earlier phases of that name (elastrun-timers(7)).
+inline void phase(std::string_view name, std::chrono::duration<double> at_most = {}) {
+  detail::enter_phase(name, detail::end_after(at_most));
+}
+/// The same until the end of a block, then what it was before, "train" mostly:
+///
+///     elastrun::worker::Phase eval("eval", std::chrono::minutes(30));
+class Phase {
+ public:
+  explicit Phase(std::string_view name, std::chrono::duration<double> at_most = {})
+      : before_(detail::enter_phase(name, detail::end_after(at_most))) {}
+  ~Phase() { detail::enter_phase(before_.name, before_.until); }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+ private:
+  const detail::EnteredPhase before_;
+};
 
 /// Samples of one series, summed up in this process and told to the agent once a second, and one by
 /// one where a sink shows that; the last value is in the page at once. For all threads,

@@ -22,6 +22,37 @@
 #include <vector>
 
 namespace elastrun::worker {
+/// What an attribute of an event may be: text, a number, true or false.
+class Value {
+ public:
+  Value(std::string_view text) : json_(worker::quoted(text)) {}
+  Value(const char* text) : Value(std::string_view(text)) {}
+  Value(const std::string& text) : Value(std::string_view(text)) {}
+  Value(bool value) : json_(value ? "true" : "false") {}
+  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
+  Value(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      json_ = std::to_string(value);
+    } else {
+      json_ = worker::number(static_cast<double>(value));
+    }
+  }
+  const std::string& json() const { return json_; }
+
+ private:
+  std::string json_;
+};
+using Attribute = std::pair<std::string_view, Value>;
+
+/// More of an event. `severity`: trace, debug, info, warn, error or fatal, by which routes select.
+/// `time`: when it happened, in seconds since the epoch; 0: now. `id`, `span` (the stretch it is
+/// from) and `parent` (that around it): 16 hexadecimal digits.
+struct EventFacts {
+  std::string_view severity{};
+  double time = 0;
+  std::string_view id{}, span{}, parent{};
+};
+
 namespace detail {
 /// Which events pass: evenly spread ones, so that of 0.25 each fourth one does, the first with
 /// them.
@@ -61,51 +92,7 @@ class Sampling {
   std::vector<Rule>* rules_ = nullptr;  // the last one first; never freed
 };
 inline Sampling sampling;
-}  // namespace detail
 
-/// Of the events and spans whose name matches `pattern` (with * and ?) that part passes from now
-/// on, in (0, 1]; 0: none. Windows of a Stat always pass. Of several patterns the last one counts.
-/// Throws std::invalid_argument on another rate.
-inline void sample(std::string_view pattern, double rate) {
-  if (!(rate >= 0 && rate <= 1)) {
-    throw std::invalid_argument("sample('" + std::string(pattern) + "'): rate (" +
-                                std::to_string(rate) + ") must be between 0 and 1");
-  }
-  detail::sampling.add(pattern, rate);
-}
-
-/// What an attribute of an event may be: text, a number, true or false.
-class Value {
- public:
-  Value(std::string_view text) : json_(worker::quoted(text)) {}
-  Value(const char* text) : Value(std::string_view(text)) {}
-  Value(const std::string& text) : Value(std::string_view(text)) {}
-  Value(bool value) : json_(value ? "true" : "false") {}
-  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
-  Value(T value) {
-    if constexpr (std::is_integral_v<T>) {
-      json_ = std::to_string(value);
-    } else {
-      json_ = worker::number(static_cast<double>(value));
-    }
-  }
-  const std::string& json() const { return json_; }
-
- private:
-  std::string json_;
-};
-using Attribute = std::pair<std::string_view, Value>;
-
-/// More of an event. `severity`: trace, debug, info, warn, error or fatal, by which routes select.
-/// `time`: when it happened, in seconds since the epoch; 0: now. `id`, `span` (the stretch it is
-/// from) and `parent` (that around it): 16 hexadecimal digits.
-struct EventFacts {
-  std::string_view severity{};
-  double time = 0;
-  std::string_view id{}, span{}, parent{};
-};
-
-namespace detail {
 /// The span that the code of this thread runs in, and the one around it.
 struct SpanPlace {
   std::string span{}, parent{};
@@ -163,6 +150,17 @@ std::string event_packet(std::string_view name, const Attributes& attributes,
   return packet;
 }
 }  // namespace detail
+
+/// Of the events and spans whose name matches `pattern` (with * and ?) that part passes from now
+/// on, in (0, 1]; 0: none. Windows of a Stat always pass. Of several patterns the last one counts.
+/// Throws std::invalid_argument on another rate.
+inline void sample(std::string_view pattern, double rate) {
+  if (!(rate >= 0 && rate <= 1)) {
+    throw std::invalid_argument("sample('" + std::string(pattern) + "'): rate (" +
+                                std::to_string(rate) + ") must be between 0 and 1");
+  }
+  detail::sampling.add(pattern, rate);
+}
 
 /// Whether an agent may hear what is told, and sample() lets events of that name pass: before one
 /// that is expensive to make.
