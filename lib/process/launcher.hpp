@@ -77,8 +77,6 @@ class Child {
   virtual ~Child() = default;
   virtual pid_t pid() const = 0;
   virtual bool ended() const = 0;
-  /// Signals the leader alone. Nothing happens once it has ended.
-  virtual void signal_leader(int signal) noexcept = 0;
   /// Signals every process of the group, also after the leader has ended. False if not one of them
   /// could be signalled, because they run as other users (EPERM): below sudo(8).
   virtual bool signal_group(int signal) noexcept = 0;

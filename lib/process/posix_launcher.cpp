@@ -160,10 +160,6 @@ class PosixChild final : public Child {
   pid_t pid() const override { return pid_; }
   bool ended() const override { return ended_; }
 
-  void signal_leader(int signal) noexcept override {
-    if (!ended_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0);
-  }
-
   bool signal_group(int signal) noexcept override {
     if (signal == SIGKILL && killed_at_ == TimePoint{}) killed_at_ = clock_.now();
     // Ours for sure: the leader lives, or is a zombie that only we reap.

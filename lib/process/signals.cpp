@@ -159,10 +159,7 @@ void SignalSource::read_all() {
     event.route = route_of(info);
     // By kill(2) it has code 0, and carries no number.
     if (event.number == passing_signal() && info.ssi_code < 0) event.number = info.ssi_int;
-    if (event.route != Route::Kernel) {
-      event.sender_pid = static_cast<pid_t>(info.ssi_pid);
-      event.sender_uid = info.ssi_uid;
-    }
+    if (event.route != Route::Kernel) event.sender_pid = static_cast<pid_t>(info.ssi_pid);
     events.push_back(event);
   }
   // They come in the order of their numbers, but of SIGTERM and SIGHUP at once the workers should

@@ -50,7 +50,6 @@ int passing_signal();
 struct SignalEvent {
   int number = 0;
   pid_t sender_pid = 0;  // 0: the kernel, or a process outside of this pid namespace
-  uid_t sender_uid = 0;  // of the sender, if there is one
   Route route = Route::Process;
   bool operator==(const SignalEvent&) const = default;
 };

@@ -18,18 +18,6 @@ namespace {
 
 using Takes = Choice::Takes;
 
-/// "console", "jsonl:", ...: what stands before the argument.
-std::vector<std::string> sink_words() {
-  std::vector<std::string> words;
-  for (const auto& form : split(known_metrics_sinks(), ',')) {
-    const auto name = trim(form);
-    const auto end = name.find_first_of("[:");
-    // With the colon where an argument must follow: bash_case() then adds no blank.
-    words.emplace_back(name.substr(0, end != name.npos && name[end] == ':' ? end + 1 : end));
-  }
-  return words;
-}
-
 std::vector<std::string> words_of(const OptionRow& option) {
   switch (option.id()) {
     case "nproc-per-node"_opt:
@@ -42,7 +30,8 @@ std::vector<std::string> words_of(const OptionRow& option) {
       return words;
     }
     case "metrics"_opt:
-      return sink_words();
+      // With the colon where an argument must follow: bash_values() then adds no blank.
+      return metrics_sink_names(":");
     case "event-log-handler"_opt:
       return {"null", "console"};
     case "redirects"_opt:

@@ -208,12 +208,6 @@ std::unexpected<Refusal> refuse_sink(std::string_view source, std::string text, 
   return std::unexpected(Refusal{fmt::format("{}: {}", source, std::move(text)), std::move(hint)});
 }
 
-std::vector<std::string> sink_names() {
-  std::vector<std::string> all{"none"};
-  for (const auto& row : kSinkRows) all.emplace_back(row.name);
-  return all;
-}
-
 /// Checks an argument that is there: the fault; empty: none.
 std::string fault_of(SinkKind kind, std::string_view argument) {
   // The kernel would end the name or command there, and another one would be used.
@@ -248,7 +242,9 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
   auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
   const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
   if (row == kSinkRows.end()) {
-    const auto near = nearest(name, sink_names());
+    auto names = metrics_sink_names();
+    names.insert(names.begin(), "none");
+    const auto near = nearest(name, names);
     return refuse_sink(source, fmt::format("unknown sink {}", in_quotes(name)),
                        (near ? fmt::format("did you mean {}? ", *near) : std::string()) +
                            fmt::format("The sinks are none, {}", known_metrics_sinks()));
@@ -700,6 +696,13 @@ std::string known_metrics_sinks() {
   std::vector<std::string> all;
   for (const auto& row : kSinkRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
   return join(all, ", ");
+}
+
+std::vector<std::string> metrics_sink_names(std::string_view sign) {
+  std::vector<std::string> all;
+  for (const auto& row : kSinkRows)
+    all.push_back(fmt::format("{}{}", row.name, row.argument.starts_with(':') ? sign : ""));
+  return all;
 }
 
 bool is_severity(std::string_view text) {

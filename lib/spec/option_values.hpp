@@ -77,6 +77,8 @@ Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
 Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
     const Override& given);
 
+/// "console", "jsonl", ...: with `sign` behind those that need an argument.
+std::vector<std::string> metrics_sink_names(std::string_view sign = {});
 /// "console[:GROUP], jsonl:FILE, ...": for people.
 std::string known_metrics_sinks();
 /// "trace", "debug", "info", "warn", "error", "fatal"; also "warning".

@@ -76,7 +76,6 @@ class FakeLauncher final : public process::Launcher {
     ~FakeChild() override { record_->destroyed = true; }
     pid_t pid() const override { return pid_; }
     bool ended() const override { return record_->ended; }
-    void signal_leader(int signal) noexcept override { record_->signals.push_back(signal); }
     bool signal_group(int signal) noexcept override {
       if (record_->foreign) return false;
       if (signal == SIGCONT) return true;

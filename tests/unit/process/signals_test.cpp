@@ -55,7 +55,7 @@ std::string asked(const std::vector<Heard>& series) {
   std::string demands;
   for (const auto& [number, route, later] : series) {
     now += later;
-    const auto demand = escalation.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now);
+    const auto demand = escalation.heard({number, route == Route::Kernel ? 0 : 42, route}, now);
     demands += demand == Demand::Stop ? 'S' : demand == Demand::KillNow ? 'K' : '-';
   }
   return demands;
@@ -123,8 +123,7 @@ TEST_CASE("signals: they arrive on the loop with number and sender") {
     CHECK(blocked(SIGUSR1));
   }
   CHECK_FALSE(blocked(SIGUSR1));
-  CHECK(seen == std::vector<SignalEvent>{{SIGUSR1, ::getpid(), ::getuid()},
-                                         {SIGUSR2, ::getpid(), ::getuid()}});
+  CHECK(seen == std::vector<SignalEvent>{{SIGUSR1, ::getpid()}, {SIGUSR2, ::getpid()}});
   io.restart();
   CHECK(io.run() <= 1);  // the cancelled wait, and nothing after it
 }
@@ -233,11 +232,11 @@ TEST_CASE("signals: the route is known, directly and through the guardian") {
 }
 
 TEST_CASE("signals: the sender is described by name while it exists") {
-  const auto self = describe({SIGTERM, ::getpid(), 0});
+  const auto self = describe({SIGTERM, ::getpid()});
   CHECK(self == "SIGTERM from process " + std::to_string(::getpid()) + " (unit_process)");
-  CHECK(describe({SIGINT, 0, 0, Route::Kernel}) == "SIGINT from the terminal or the kernel");
-  CHECK(describe({SIGTERM, 0, 0}) == "SIGTERM from a process outside of this container");
-  CHECK(describe({SIGHUP, 0x3fffffff, 0}) == "SIGHUP from process 1073741823");
+  CHECK(describe({SIGINT, 0, Route::Kernel}) == "SIGINT from the terminal or the kernel");
+  CHECK(describe({SIGTERM, 0}) == "SIGTERM from a process outside of this container");
+  CHECK(describe({SIGHUP, 0x3fffffff}) == "SIGHUP from process 1073741823");
 }
 
 TEST_CASE("signals: the death of a watched process is told once") {
@@ -251,7 +250,7 @@ TEST_CASE("signals: the death of a watched process is told once") {
   const DeathWatch nobody(nursery.io, -1, [&] { deaths += 100; });
   nursery.io.poll();
   CHECK(deaths == 0);
-  (*worker)->child->signal_leader(SIGKILL);
+  ::kill((*worker)->child->pid(), SIGKILL);
   nursery.wait(**worker);
   nursery.io.restart();
   nursery.io.poll();

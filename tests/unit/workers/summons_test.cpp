@@ -163,7 +163,7 @@ struct Orders {
   bool heard(Route route, Duration later = {}, pid_t sender = 42) {
     now += later;
     const auto before = signals.due(SIGUSR1);
-    signals.heard({SIGUSR1, sender, 0, route}, now);
+    signals.heard({SIGUSR1, sender, route}, now);
     return signals.due(SIGUSR1) != before;
   }
   bool passed() {
