@@ -332,9 +332,13 @@ class ProgramWriter final : public PieceWriter {
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail(Code::Io, std::strerror(errno));
     const UniqueFd theirs(ends[0]);
     UniqueFd ours(ends[1]);
-    auto child = launcher_.start(
-        process::fed_program(process::shell_line(command_), environment_, theirs.get()),
-        [this](const process::Exit& exit) { ended(exit); });
+    // What it prints must not come among the workers' output, which others read from our stdout.
+    auto child = launcher_.start({.argv = process::shell_line(command_),
+                                  .environment = environment_,
+                                  .stdin_fd = theirs.get(),
+                                  .stdout_fd = STDERR_FILENO,
+                                  .stderr_fd = STDERR_FILENO},
+                                 [this](const process::Exit& exit) { ended(exit); });
     if (!child) return std::unexpected(child.error());
     boost::system::error_code error;
     input_.assign(ours.get(), error);

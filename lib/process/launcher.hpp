@@ -46,13 +46,13 @@ std::string torchrun_signal_name(int signal);
 struct LaunchRequest {
   std::vector<std::string> argv;         // argv[0] is looked up in PATH unless it has a slash
   std::vector<std::string> environment;  // "NAME=VALUE", all of it: nothing is inherited
-  std::string directory;                 // empty: the launcher's
+  std::string directory{};               // empty: the launcher's
   int stdin_fd = -1;                     // -1: inherited; each is duplicated, never taken over
   int stdout_fd = -1;
   int stderr_fd = -1;
-  std::vector<int> cpus;  // sched_setaffinity(2) before exec; empty: untouched
+  std::vector<int> cpus{};  // sched_setaffinity(2) before exec; empty: untouched
   /// The soft RLIMIT_NOFILE, where ours is not the one that the user gave.
-  std::optional<std::uint64_t> open_files;
+  std::optional<std::uint64_t> open_files{};
   int cgroup_fd = -1;  // directory of a cgroup v2 to be born in (CLONE_INTO_CGROUP); -1: ours
   int fork_slot = -1;  // a local rank: a fork server may have a child for it; -1: by exec
 };

@@ -37,8 +37,8 @@ constexpr std::array<std::string_view, 13> kShells = {"sh",   "ash",   "bash", "
                                                       "tcsh", "rbash", "time"};
 constexpr std::array<std::string_view, 3> kManyInOne = {"busybox", "toybox", "coreutils"};
 
-bool is_among(const auto& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
+bool contains(const auto& all, const auto& one) {
+  return std::ranges::find(all, one) != all.end();
 }
 
 /// The last part of the path; nothing if it cannot be read, as that of another user's.
@@ -63,10 +63,10 @@ bool is_deaf(pid_t pid, const std::string& proc) {
 
 Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
   const auto program = program_of(process.pid, proc);
-  const bool by_name = program.empty() || is_among(kManyInOne, program);
+  const bool by_name = program.empty() || contains(kManyInOne, program);
   const std::string_view name = by_name ? process.name : program;
   if (name == "timeout") return Wrapper::Relay;
-  if (is_among(kShells, name)) return Wrapper::Shell;
+  if (contains(kShells, name)) return Wrapper::Shell;
   return waits_for_child(process, proc) && is_deaf(process.pid, proc) ? Wrapper::Shell
                                                                       : Wrapper::None;
 }
@@ -83,10 +83,6 @@ using Steady = std::chrono::steady_clock;
 
 // After a kill: how long to wait for deaths before looking again for what was born meanwhile.
 constexpr auto kShortest = milliseconds(5), kLongest = milliseconds(200);
-
-bool contains(const std::vector<pid_t>& pids, pid_t pid) {
-  return std::find(pids.begin(), pids.end(), pid) != pids.end();
-}
 
 void reap(pid_t pid) {
   siginfo_t info{};

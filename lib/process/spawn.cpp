@@ -54,17 +54,6 @@ std::vector<std::string> shell_exec(const std::vector<std::string>& words) {
   return argv;
 }
 
-LaunchRequest fed_program(std::vector<std::string> argv, std::vector<std::string> environment,
-                          int input) {
-  LaunchRequest request;
-  request.argv = std::move(argv);
-  request.environment = std::move(environment);
-  request.stdin_fd = input;
-  // What it prints must not come among the workers' output, which others read from our stdout.
-  request.stdout_fd = request.stderr_fd = STDERR_FILENO;
-  return request;
-}
-
 namespace {
 
 std::string in_directory(const std::string& directory, const std::string& path) {

@@ -39,10 +39,6 @@ std::vector<std::string> shell_line(std::string line);
 /// unless it has a slash, and interprets none of them. `words` is not empty.
 std::vector<std::string> shell_exec(const std::vector<std::string>& words);
 
-/// A program that reads `input`, a descriptor, and writes all to our stderr.
-LaunchRequest fed_program(std::vector<std::string> argv, std::vector<std::string> environment,
-                          int input);
-
 /// A process that has reached its program.
 struct Spawned {
   pid_t pid = -1;
