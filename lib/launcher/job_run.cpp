@@ -732,7 +732,7 @@ JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, log
   console_.take_log_lines();
   console_.draw_status_while(
       [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
-  if (!keeps_output(spec)) layout_.announce_temporary_root(last_is_to_go(guardian.directories()));
+  if (!keeps_output(spec)) layout_.announce_temporary_root(last_is_to_go(guardian));
 }
 
 Started<void> JobRun::assemble(OwnRendezvous own) {

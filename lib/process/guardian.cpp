@@ -439,7 +439,7 @@ bool Directories::remember(std::string_view path) const {
 }
 
 bool Agent::remember_cgroup(std::string_view path) {
-  return remember(board_, path, Kind::Cgroup);
+  return guardian::remember(board_, path, Kind::Cgroup);
 }
 
 void Agent::relay(const std::vector<int>& signals) {

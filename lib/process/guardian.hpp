@@ -45,34 +45,31 @@ namespace elastrun::guardian {
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
 /// The directories that the guardian removes if the agent does not come to it. Usable on any
-/// thread, and also after the object below has gone; copies are the same.
+/// thread, and also after the agent's end below has gone; copies are the same.
 class Directories {
  public:
-  /// See Agent::remember_directory and forget.
+  /// Has the guardian remove a directory with all below if the agent does not come to it (it
+  /// follows no symbolic links, waits for no file system longer than kRemovalBound, and names
+  /// what it leaves behind). False if the path is too long or too many are remembered (8 of up to
+  /// 1000 bytes): then it is not.
   bool remember(std::string_view path) const;
+  /// Forgets a path: it is removed, or is to be kept.
   void forget(std::string_view path) const;
 
- private:
-  friend class Agent;
-  explicit Directories(Board* board) : board_(board) {}
-  Board* board_;
+ protected:
+  Board* board_ = nullptr;
 };
 
 /// The agent's end. It lives as long as the agent; moving it is all one may do with it.
-class Agent {
+class Agent : public Directories {
  public:
   /// Readable (poll, pidfd) from the moment the guardian has died: then kill everything, at once.
   /// -1 without a guardian, because the system refused a process for it.
   int guardian_fd() const { return guardian_.get(); }
   pid_t guardian_pid() const { return guardian_pid_; }
 
-  /// Has the guardian remove a directory with all below if the agent does not come to it (it
-  /// follows no symbolic links, waits for no file system longer than kRemovalBound, and names
-  /// what it leaves behind), or a cgroup, whose processes it kills first. False if the path is too
-  /// long or too many are remembered (8 of up to 1000 bytes): then it is not.
-  bool remember_directory(std::string_view path) { return directories().remember(path); }
+  /// Remembers a cgroup as a directory; the guardian kills its processes first.
   bool remember_cgroup(std::string_view path);
-  Directories directories() const { return Directories(board_); }
   /// SIGTSTP, SIGTTIN and SIGTTOU stop the guardian and nothing else, unless they are among these.
   void relay(const std::vector<int>& signals);
   /// These are passed on as passing_signal().
@@ -80,14 +77,11 @@ class Agent {
   /// Tells the guardian not to wait again for what the agent leaves alive at its end: it has had
   /// SIGKILL, and time enough.
   void give_up();
-  /// Forgets a path: it is removed, or is to be kept.
-  void forget(std::string_view path) { directories().forget(path); }
 
  private:
   friend Agent split();
   UniqueFd guardian_;
   pid_t guardian_pid_ = 0;
-  Board* board_ = nullptr;
 };
 
 /// The variable of a pair that exists already: "BOARD GUARDIAN AGENT", an inherited memory file for

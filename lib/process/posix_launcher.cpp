@@ -113,9 +113,7 @@ int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
 
 ExitStatus status_of(const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) return ExitStatus::exited(info.si_status);
-  ExitStatus status = ExitStatus::signaled(info.si_status);
-  status.core_dumped = info.si_code == CLD_DUMPED;
-  return status;
+  return {ExitStatus::How::Signaled, info.si_status, info.si_code == CLD_DUMPED};
 }
 
 }  // namespace

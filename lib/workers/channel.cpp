@@ -99,7 +99,7 @@ void Channel::open(MaybePlace place) {
   }
   if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
   place_ = std::move(*place);
-  if (!place_->own_folder.empty()) guardian_.remember_directory(place_->own_folder);
+  if (!place_->own_folder.empty()) guardian_.remember(place_->own_folder);
   open_.emplace();
   listener_.assign(place_->socket.release());
   spare_ = open_spare();

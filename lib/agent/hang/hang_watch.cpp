@@ -158,7 +158,7 @@ void ExpirationTimers::open_pipe() {
   }
   pipe_ = std::make_unique<timer::RequestPipe>(run_.loop, std::move(*place),
                                                [this](std::string_view line) { heard_line(line); });
-  if (const auto& own = pipe_->own_folder(); !own.empty()) run_.guardian.remember_directory(own);
+  if (const auto& own = pipe_->own_folder(); !own.empty()) run_.guardian.remember(own);
   log::info(kTimerArea, "FileTimerServer started, with PATH {}", pipe_->path());
 }
 

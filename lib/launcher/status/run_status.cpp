@@ -308,7 +308,7 @@ class RunRegistration final : public Observes<RunRegistration> {
     // file that the next start removes.
     if (!remembered_.empty()) run_.guardian.forget(remembered_);
     remembered_ = path;
-    if (!path.empty()) run_.guardian.remember_directory(path);
+    if (!path.empty()) run_.guardian.remember(path);
   }
 
   RunContext& run_;

@@ -224,9 +224,9 @@ TEST_CASE("guardian: what the agent asked to be removed is removed after its dea
   }
   std::filesystem::create_directory_symlink(root / "linked", root / "gone" / "link");
   const pid_t pid = play([&](guardian::Agent& agent) {
-    if (!agent.remember_directory((root / "forgotten").native())) return 1;
-    if (!agent.remember_directory((root / "gone").native())) return 1;
-    if (agent.remember_directory(std::string(2000, 'x'))) return 1;
+    if (!agent.remember((root / "forgotten").native())) return 1;
+    if (!agent.remember((root / "gone").native())) return 1;
+    if (agent.remember(std::string(2000, 'x'))) return 1;
     agent.forget((root / "forgotten").native());
     ::kill(::getpid(), SIGKILL);
     return 0;
@@ -254,7 +254,7 @@ TEST_CASE("guardian: two that were forked ahead take their places") {
                        ::getpgrp() == ::getpid() && ::sigisemptyset(&mask) == 1;
     // Nothing of an orphan's has to be told to the guardian: it is an ancestor.
     if (::fork() == 0) ::setsid(), ::pause();
-    if (sound && agent.remember_directory(scratch.path)) ::kill(::getpid(), SIGABRT);
+    if (sound && agent.remember(scratch.path)) ::kill(::getpid(), SIGABRT);
     return 1;
   });
   CHECK(wait_for(other).by_signal(SIGABRT));
@@ -285,11 +285,11 @@ TEST_CASE("guardian: a variable that names no pair of ours is as none") {
 TEST_CASE("guardian: at most eight paths are remembered, and a forgotten one makes room") {
   const pid_t pid = play([&](guardian::Agent& agent) {
     for (int index = 0; index < 8; ++index) {
-      if (!agent.remember_directory("/nowhere/" + std::to_string(index))) return 1;
+      if (!agent.remember("/nowhere/" + std::to_string(index))) return 1;
     }
-    if (agent.remember_directory("/nowhere/8")) return 2;
+    if (agent.remember("/nowhere/8")) return 2;
     agent.forget("/nowhere/3");
-    return agent.remember_directory("/nowhere/8") ? 0 : 3;
+    return agent.remember("/nowhere/8") ? 0 : 3;
   });
   CHECK(wait_for(pid) == ExitStatus::exited(0));
 }
