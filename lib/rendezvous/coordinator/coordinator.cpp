@@ -139,8 +139,8 @@ json::object describe(const State& state, TimePoint now) {
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Joining && here > 0) {
     job["seconds"] = to_seconds(now - state.join_phase().since());
-    job["text"] =
-        progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(), {}, now);
+    job["text"] = progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(),
+                                state.is_held(), {}, now);
   }
   if (state.phase() == Phase::Ended) {
     job["failed"] = state.verdict().failed;
@@ -418,14 +418,14 @@ bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
                             // A store by itself takes the rules of the first agent that comes.
                             : settings_.stand_alone ? nullptr
                                                     : &settings_.rules) {
-      if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
-        // Final: the rules of a job do not change, and another coordinator would refuse as well.
-        dismiss(peer, Refusal{refusal, true, is_misuse(join.rules, *rules)});
+      if (const auto refusal = refusal_of(join.rules, *rules)) {
+        dismiss(peer, *refusal);
         return false;
       }
     }
-    log::info("rendezvous", "{}",
-              arrival_text(hello, join.node, connection.link->remote_address().to_string()));
+    log::info("rendezvous", "node {} of the job \"{}\" joins from {} (host {}, user {})",
+              join.node.id, hello.run_id, connection.link->remote_address().to_string(), hello.host,
+              hello.user);
     enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
     warn_of_other_rules(join, connection.job->state.rules());
   }

@@ -437,7 +437,14 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     auto text = advertised_address(settings_, *leader_lease_, seen_);
     if (!text) return election_.cannot_campaign(text.error());
     own_text_ = std::move(*text);
-    if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
+    CoordinatorSettings own = coordinator();
+    // Not elected yet: only the register gives out epochs, with the entry.
+    own.epoch = 0;
+    own.owner = this;
+    auto opened = Coordinator::open(loop_, clock_, sealer_, {.address = "::"}, std::move(own),
+                                    settings_.config.coordinator_port);
+    if (!opened) return election_.cannot_campaign(opened.error());
+    host_ = std::move(*opened);
   }
   void obey(const Election::CloseCoordinator&) { host_.reset(); }
 
@@ -517,18 +524,6 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     // Not sent from here: this is called from within the coordinator, of which the record tells.
     election_.record();
     due_->arm(clock_.now(), [this] { step(); });
-  }
-
-  Status open_host() {
-    CoordinatorSettings coordinator = this->coordinator();
-    // Not elected yet: only the register gives out epochs, with the entry.
-    coordinator.epoch = 0;
-    coordinator.owner = this;
-    auto opened = Coordinator::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
-                                    settings_.config.coordinator_port);
-    if (!opened) return std::unexpected(opened.error());
-    host_ = std::move(*opened);
-    return {};
   }
 
   // What the coordinator asks for

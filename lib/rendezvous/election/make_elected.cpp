@@ -754,53 +754,34 @@ class BlockingLease final : public LeaderLease {
 
 using spec::RendezvousConfig;
 
-struct Servers {
-  std::vector<net::Endpoint> endpoints;
-  bool tls = false;
-};
-
-Result<Servers> read_servers(const std::string& text, bool tls) {
-  Servers servers{{}, tls};
+/// `tls`: whether they are asked by it.
+Result<std::vector<net::Endpoint>> read_servers(const std::string& text, bool& tls) {
+  std::vector<net::Endpoint> servers;
   for (const std::string& part : split(text, ',')) {
     std::string_view rest = trim(part);
     for (const std::string_view scheme : {"http://", "https://"}) {
       if (!starts_with_ignoring_case(rest, scheme)) continue;
       rest.remove_prefix(scheme.size());
       // One of them with TLS means all, since a request may go to each.
-      servers.tls = servers.tls || scheme == "https://";
+      tls = tls || scheme == "https://";
     }
     if (rest.ends_with('/')) rest.remove_suffix(1);
     auto endpoint = net::parse_endpoint(rest, spec::kEtcdPort);
     if (!endpoint) return std::unexpected(endpoint.error());
-    servers.endpoints.push_back(std::move(*endpoint));
+    servers.push_back(std::move(*endpoint));
   }
   return servers;
 }
 
-Status read_tls(const RendezvousConfig& config, EtcdSettings& access) {
-  const net::TlsFiles files{config.ca_cert, config.ssl_cert, config.ssl_cert_key};
-  if (files.cert.empty() != files.key.empty()) {
-    return fail(Code::Usage, "a client certificate for etcd needs both ssl_cert and ssl_cert_key");
-  }
-  auto tls = net::load_tls(files);
-  if (!tls) return std::unexpected(tls.error());
-  access.tls = std::move(*tls);
-  return {};
-}
-
-Status read_login(const RendezvousConfig& config, EtcdSettings& access) {
-  access.user = config.user;
-  access.password = config.password;
-  if (access.user.empty() || !access.password.empty()) return {};
+Result<std::string> read_password(const RendezvousConfig& config) {
+  if (config.user.empty() || !config.password.empty()) return config.password;
   auto password = read_secret(config.password_file, "");
-  if (!password) return std::unexpected(password.error());
-  if (password->empty()) {
+  if (password && password->empty()) {
     return fail(Code::Usage, fmt::format("etcd's user {} needs password or password_file in "
                                          "--rdzv-conf",
-                                         access.user));
+                                         config.user));
   }
-  access.password = std::move(*password);
-  return {};
+  return password;
 }
 
 /// Where the entry of a job is, if `path` is a directory; `path` itself otherwise.
@@ -828,13 +809,21 @@ Duration record_life(const SessionSettings& settings) {
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const SessionSettings& job) {
   const RendezvousConfig& config = job.config;
-  auto servers = read_servers(job.endpoint, to_lower(config.protocol) == "https");
+  bool uses_tls = to_lower(config.protocol) == "https";
+  auto servers = read_servers(job.endpoint, uses_tls);
   if (!servers) return std::unexpected(servers.error());
-  EtcdSettings settings{.endpoints = std::move(servers->endpoints)};
-  if (servers->tls) {
-    if (auto read = read_tls(config, settings); !read) return std::unexpected(read.error());
+  EtcdSettings settings{.endpoints = std::move(*servers)};
+  if (uses_tls && config.ssl_cert.empty() != config.ssl_cert_key.empty())
+    return fail(Code::Usage, "a client certificate for etcd needs both ssl_cert and ssl_cert_key");
+  if (uses_tls) {
+    auto tls = net::load_tls({config.ca_cert, config.ssl_cert, config.ssl_cert_key});
+    if (!tls) return std::unexpected(tls.error());
+    settings.tls = std::move(*tls);
   }
-  if (auto read = read_login(config, settings); !read) return std::unexpected(read.error());
+  auto password = read_password(config);
+  if (!password) return std::unexpected(password.error());
+  settings.user = config.user;
+  settings.password = std::move(*password);
   std::string prefix = config.etcd_prefix;
   // A part without a name would make another key than that of nodes without the slash.
   while (prefix.ends_with('/')) prefix.pop_back();

@@ -13,15 +13,79 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+namespace {
+
+std::string rejoined_text(const Node& node) {
+  return fmt::format("node {} wants to start again", node.id);
+}
+
+std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why) {
+  const bool left = kind == Cause::Kind::NodeLeft;
+  const std::string rank =
+      member.node.node_rank >= 0 ? fmt::format(" (node rank {})", member.node.node_rank) : "";
+  return fmt::format("node {}{} {}{}{}", member.node.id, rank, left ? "has left" : "was lost",
+                     why.empty() ? "" : ": ", why);
+}
+
+/// Of --rdzv-conf, under which its user finds join_timeout.
+std::string_view limit_key(const Rules& rules) {
+  return rules.fixed_ranks ? "timeout" : "join_timeout";
+}
+
+std::string stuck_text(const Rules& rules) {
+  return fmt::format(
+      "this node did not stop its workers and come back within {} ({}); the others have gone on "
+      "without it",
+      format_duration(rules.join_timeout), limit_key(rules));
+}
+
+/// No agent has that role; `there` are those of the agents.
+std::string missing_role_text(const std::string& role, const std::vector<std::string>& there) {
+  return fmt::format(
+      "--role-restart {}=own: no agent of this job has that role, only {}; start agents with "
+      "--role {}, or correct the name",
+      printable(role), printable(join(there, ", ")), printable(role));
+}
+
+/// The hosts of the nodes that wait, " (node1, node2)"; of many the first. Empty if none is known.
+std::string waiting_hosts_text(Roster& roster) {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> hosts;
+  for (const auto* member : roster.with(MemberState::Waiting)) {
+    const auto& node = member->node;
+    if (const auto& name = node.host.empty() ? node.address : node.host; !name.empty()) {
+      hosts.push_back(name);
+    }
+  }
+  if (hosts.empty()) return {};
+  const bool more = hosts.size() > kShown;
+  hosts.resize(std::min(hosts.size(), kShown));
+  return fmt::format(" ({}{})", join(hosts, ", "), more ? ", .." : "");
+}
+
+std::string join_timeout_text(const Rules& rules, const Quorum& there,
+                              const WorldFence& world_fence, const std::string& hosts,
+                              TimePoint now) {
+  if (world_fence.is_up(now) && there.returning + there.fresh >= rules.min_nodes) {
+    return fmt::format("none of the {} of the last round came within {} ({})",
+                       nodes_text(there.previous_size), format_duration(rules.join_timeout),
+                       limit_key(rules));
+  }
+  return fmt::format("{}{} of at least {} came within {} ({})",
+                     nodes_text(there.returning + there.fresh), hosts, rules.min_nodes,
+                     format_duration(rules.join_timeout), limit_key(rules));
+}
 
 /// As AgreedRules::role_restart has them.
-static OwnRoles own_roles(std::string_view names) {
+OwnRoles own_roles(std::string_view names) {
   OwnRoles own;
   for (auto& name : split(names, ',')) {
     if (!name.empty()) own.insert(std::move(name));
   }
   return own;
 }
+
+}  // namespace
 
 State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
     : rules_(rules),
@@ -486,7 +550,7 @@ std::optional<TimePoint> State::round_due() const {
     if (victim_) earlier(victim_->until);
     for (const auto& [role, renewal] : renewals_) {
       // While held, what is ready must not wake the caller again and again.
-      const bool waits = renewal.missing > 0 || world_fence_.held();
+      const bool waits = renewal.missing > 0 || held_;
       if (!preempting_) earlier(waits ? renewal.until : renewal.not_before);
     }
     return first;
@@ -503,8 +567,7 @@ std::optional<TimePoint> State::round_due() const {
     due = std::min(*limit, given_up);
   }
   if (not_before_) due = *not_before_;
-  if (world_fence_.held() || unacknowledged_)
-    due = std::max(given_up, record_by_.value_or(given_up));
+  if (held_ || unacknowledged_) due = std::max(given_up, record_by_.value_or(given_up));
   return std::min(due, progress_at_);
 }
 
@@ -556,7 +619,7 @@ void State::advance_join_phase(TimePoint now) {
   join_phase_.update(rules_, there, now);
   world_fence_.pass(now);
   if (not_before_ && now >= *not_before_) not_before_.reset();
-  const bool cleared = !world_fence_.held() && !world_fence_.is_up(now) && !not_before_;
+  const bool cleared = !held_ && !world_fence_.is_up(now) && !not_before_;
   if (cleared && join_phase_.may_close(rules_, there, now)) {
     try_to_close_round(now);
     if (!unacknowledged_) return;
@@ -588,7 +651,9 @@ void State::give_up_waiting(TimePoint now) {
           ? fmt::format(
                 "enough nodes came, but within {} (join_timeout) that could not be recorded",
                 format_duration(rules_.join_timeout))
-          : join_timeout_text(rules_, quorum(), world_fence_, hosts, now);
+      : held_ ? fmt::format("the coordinator could not renew its election within {} ({})",
+                            format_duration(rules_.join_timeout), limit_key(rules_))
+              : join_timeout_text(rules_, quorum(), world_fence_, hosts, now);
   if (!unable_.latest().empty()) cause.text += "; " + unable_.latest();
   end({true, std::move(cause)}, now);
 }
@@ -597,11 +662,11 @@ void State::push_progress(TimePoint now) {
   progress_at_ = now + rules_.progress_interval;
   const Quorum there = quorum();
   const auto hosts = waiting_hosts_text(roster_);
-  Progress progress{unacknowledged_
-                        ? nodes_text(there.returning + there.fresh) +
-                              " here, enough to start; waiting until that is recorded"
-                        : progress_text(rules_, there, join_phase_, world_fence_, hosts, now),
-                    there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
+  Progress progress{
+      unacknowledged_ ? nodes_text(there.returning + there.fresh) +
+                            " here, enough to start; waiting until that is recorded"
+                      : progress_text(rules_, there, join_phase_, world_fence_, held_, hosts, now),
+      there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
   if (!unable_.latest().empty()) progress.text += "; " + unable_.latest();
   tell_all(roster_.with(MemberState::Waiting), std::move(progress));
 }
@@ -699,7 +764,7 @@ void State::try_to_close_round(TimePoint now) {
   for (const Member* member : chosen)
     // How long it may run without this coordinator: members notice the silence, and then stop.
     record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);
-  if (!world_fence_.is_acknowledged(record)) {
+  if (acknowledged_ && *acknowledged_ != record) {
     unacknowledged_ = std::move(record);
     return;
   }
@@ -763,8 +828,8 @@ void State::advance_running(TimePoint now) {
                       roster_.count(MemberState::Renewing);
   const bool grows =
       // Not while held: another leader may decide, and this one could not form the larger world.
-      members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !preempting_ &&
-      !world_fence_.held() && !victim_;
+      members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !preempting_ && !held_ &&
+      !victim_;
   if (!grows) {
     growth_at_.reset();
     return tell_spares();
@@ -928,7 +993,7 @@ void State::come_back_in_role(Member& member, Node node, TimePoint now) {
 
 void State::advance_roles(TimePoint now) {
   const auto is_ready = [&](const auto& each) {
-    return each.second.missing <= 0 && now >= each.second.not_before && !world_fence_.held();
+    return each.second.missing <= 0 && now >= each.second.not_before && !held_;
   };
   const auto late = std::ranges::find_if(
       renewals_, [&](const auto& each) { return !is_ready(each) && now >= each.second.until; });

@@ -174,7 +174,7 @@ class State {
   bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now) {
-    world_fence_.hold(held);
+    held_ = held;
     if (!held && phase_ != Phase::Ended) advance(now);
   }
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
@@ -196,11 +196,12 @@ class State {
     past_.conclude(last);
     conclusion_ = std::move(verdict);
   }
-  void require_acknowledgements() { world_fence_.require_acknowledgements(); }
+  /// Each world must be recorded where a successor finds it, before it is given out.
+  void require_acknowledgements() { acknowledged_.emplace(); }
   /// The world that waits to be recorded; `acknowledge` says that it has been.
   const std::optional<WorldRecord>& unacknowledged() const { return unacknowledged_; }
   void acknowledge(const WorldRecord& record, TimePoint now) {
-    world_fence_.acknowledge(record);
+    if (acknowledged_) acknowledged_ = record;
     if (phase_ == Phase::Joining) advance(now);
   }
   /// Under which members that came over loopback get into worlds that have members elsewhere.
@@ -227,6 +228,7 @@ class State {
   const Roster& roster() const { return roster_; }
   const JoinPhase& join_phase() const { return join_phase_; }
   const WorldFence& world_fence() const { return world_fence_; }
+  bool is_held() const { return held_; }
   /// That runs, of a job in which roles restart alone; else null.
   const std::shared_ptr<const World>& world_of_roles() const { return world_; }
   /// Workers that are stopped or traced, by rank, and by what.
@@ -364,7 +366,9 @@ class State {
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
   WorldFence world_fence_;
+  bool held_ = false;
   std::optional<WorldRecord> unacknowledged_;
+  std::optional<WorldRecord> acknowledged_;  // none: no acknowledgements needed
   RestartRule restart_rule_;
   // Roles that restart alone when a worker of theirs fails (--role-restart NAME=own). Their workers
   // form no process group with others, so the round goes on around them: with the same members,

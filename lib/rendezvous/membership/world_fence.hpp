@@ -296,9 +296,6 @@ struct WorldRecord {
 /// enough. Without any such word the last world was cut off whole; then the time must have passed
 /// after which its members stop by themselves. A member that was told to stop, or has said goodbye,
 /// is waited for in any case (MemberFence): it may be saving its last checkpoint. Pure.
-///
-/// An elected coordinator must also be able to prove that it still is, and each of its
-/// worlds must be acknowledged: recorded where a successor finds it.
 class WorldFence {
  public:
   /// A world has been formed.
@@ -355,27 +352,13 @@ class WorldFence {
   /// Members that may be at work out of sight.
   MemberFence fence;
 
-  /// Whether it cannot prove that.
-  void hold(bool held) { held_ = held; }
-  bool held() const { return held_; }
-
-  void require_acknowledgements() { acknowledged_.emplace(); }
-  void acknowledge(const WorldRecord& record) {
-    if (acknowledged_) acknowledged_ = record;
-  }
-  bool is_acknowledged(const WorldRecord& record) const {
-    return !acknowledged_ || *acknowledged_ == record;
-  }
-
  private:
   std::optional<TimePoint> world_limit() const {
     return at_work_until_ == TimePoint::max() ? std::nullopt : at_work_until_;
   }
 
-  bool held_ = false;
-  WorldId world_;                            // the last one
-  std::optional<TimePoint> at_work_until_;   // none: it is not; max: until its members say so
-  std::optional<WorldRecord> acknowledged_;  // none: no acknowledgements needed
+  WorldId world_;                           // the last one
+  std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
 };
 
 }  // namespace elastrun::rendezvous

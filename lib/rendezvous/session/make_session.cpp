@@ -81,12 +81,6 @@ Status check(const RendezvousInfo& info, const Contribution& own) {
   return {};
 }
 
-Result<Contribution> from_text(const json::value& value) {
-  Contribution one;
-  if (from_json(value, one).empty()) return one;
-  return fail(Code::Protocol, "the store of the round holds no node where one belongs");
-}
-
 /// Rank 0's list of all nodes, in the order of their ranks.
 Result<std::string> make_list(const RendezvousInfo& info, const std::string& own) {
   json::array list;
@@ -132,15 +126,15 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   }
   std::vector<Node> nodes;
   for (const auto& value : parsed->get_array()) {
-    const auto one = from_text(value);
-    if (!one) return std::unexpected(one.error());
-    if (one->self.node_rank != static_cast<int>(nodes.size())) {
+    Contribution one;
+    if (!from_json(value, one).empty())
+      return fail(Code::Protocol, "the store of the round holds no node where one belongs");
+    if (one.self.node_rank != static_cast<int>(nodes.size()))
       return fail(Code::Rendezvous, "two nodes were given the same rank");
-    }
-    nodes.push_back(one->self);
+    nodes.push_back(std::move(one.self));
     // The furthest of all, since a new node knows of no rounds.
-    own.round = std::max(own.round, one->round);
-    own.attempt = std::max(own.attempt, one->attempt);
+    own.round = std::max(own.round, one.round);
+    own.attempt = std::max(own.attempt, one.attempt);
   }
   // All make the same world from the same list, so no message has to tell it.
   World world = make_world(std::move(nodes), RankOrder::Fixed, own.master.master_addr,

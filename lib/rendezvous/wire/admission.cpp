@@ -134,19 +134,21 @@ std::string refusal_of(const Hello& hello, const std::string& run_id, const std:
   return {};
 }
 
-std::string refusal_of(const Rules& its, const Rules& rules) {
+std::optional<Refusal> refusal_of(const Rules& its, const Rules& rules) {
   // Who stops whom has to be told alike everywhere, as a group that goes on alone would hang.
   if (its.role_restart != rules.role_restart) {
-    return fmt::format(
+    const auto text = fmt::format(
         "in the job that meets here {}, for this node {} (--role-restart): start all of its agents "
         "with the same",
         alone_text(rules), alone_text(its));
+    return Refusal{text, true, true};
   }
-  if (its.min_nodes == rules.min_nodes && its.max_nodes == rules.max_nodes) return {};
-  return fmt::format(
+  if (its.min_nodes == rules.min_nodes && its.max_nodes == rules.max_nodes) return std::nullopt;
+  const auto text = fmt::format(
       "the job that meets here was started with {}, this node with {}: use the same "
       "number of nodes on all of them, and another --rdzv-id for another job",
       nodes_text(rules), nodes_text(its));
+  return Refusal{text, true};
 }
 
 std::string secret_refusal_of(const std::string& run_id) {
@@ -168,11 +170,6 @@ void warn_of_other_rules(const Join& join, const Rules& rules) {
     log::warning("rendezvous", "{} was started with {}, the coordinator's {} counts", join.node.id,
                  given_text(rule.name, its), given_text(rule.name, counts));
   });
-}
-
-std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {
-  return fmt::format("node {} of the job \"{}\" joins from {} (host {}, user {})", node.id,
-                     hello.run_id, address, hello.host, hello.user);
 }
 
 }  // namespace elastrun::rendezvous

@@ -3,6 +3,7 @@
 
 #include "rendezvous/wire/messages.hpp"
 
+#include <optional>
 #include <string>
 #include <sys/types.h>
 
@@ -29,21 +30,14 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
 /// Hello; empty if it does not. A side that does not know its start, or only how often the job was
 /// requeued ("/0"), is not refused for what it does not know.
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start);
-/// Why an agent with these rules cannot be of the job with those; empty if it can.
-std::string refusal_of(const Rules& its, const Rules& rules);
-/// Whether that is a mistake of who has started them, which no other coordinator would mend.
-inline bool is_misuse(const Rules& its, const Rules& rules) {
-  return its.role_restart != rules.role_restart;
-}
+/// Why an agent with these rules cannot be of the job with those, whichever its coordinator; none:
+/// it can.
+std::optional<Refusal> refusal_of(const Rules& its, const Rules& rules);
 
 /// The refusal for a secret that differs from that of the job `run_id` (empty: any).
 std::string secret_refusal_of(const std::string& run_id);
 
 /// Warns in the log of each rule (--max-restarts) of that node that is not the one that counts.
 void warn_of_other_rules(const Join& join, const Rules& rules);
-
-/// Who joins from where: "node 10.0.0.7_311_0 of the job "night" joins from 10.0.0.7 (host n7, user
-/// ada)".
-std::string arrival_text(const Hello& hello, const Node& node, const std::string& address);
 
 }  // namespace elastrun::rendezvous

@@ -24,15 +24,17 @@ TEST_CASE("admission: another job and another start of it are refused by name") 
 }
 
 TEST_CASE("admission: other numbers of nodes are refused, other restarts are not") {
-  CHECK(refusal_of(rules_for(2, 4, 1), rules_for(2, 4, 3)).empty());
+  CHECK(!refusal_of(rules_for(2, 4, 1), rules_for(2, 4, 3)));
   Rules alone = rules_for(2, 4);
   alone.role_restart = "eval,generator";
-  CHECK(refusal_of(alone, alone).empty());
-  CHECK(refusal_of(rules_for(2, 4), alone)
-            .contains("these roles restart alone: eval,generator, for "
-                      "this node no role restarts alone"));
-  CHECK(is_misuse(rules_for(2, 4), alone));
-  const auto text = refusal_of(rules_for(3, 3), rules_for(2, 4));
+  CHECK(!refusal_of(alone, alone));
+  const auto misuse = refusal_of(rules_for(2, 4), alone).value();
+  CHECK(misuse.text.contains(
+      "these roles restart alone: eval,generator, for this node no role restarts alone"));
+  CHECK(misuse.misuse);
+  const auto [text, final, is_misuse] = refusal_of(rules_for(3, 3), rules_for(2, 4)).value();
+  CHECK(final);
+  CHECK(!is_misuse);
   CHECK(text.contains("--nnodes 2:4"));
   CHECK(text.contains("--nnodes 3"));
 }
@@ -51,19 +53,11 @@ TEST_CASE("admission: a node with other options is named with them as they are g
                     "topology counts"));
 }
 
-TEST_CASE("admission: the log says who joins from where") {
-  Node node;
-  node.id = "10.0.0.7_311_0";
-  const auto text =
-      arrival_text({"night", Hello::Who::Agent, 0, "", "n7", "ada"}, node, "10.0.0.7");
-  CHECK(text.contains("10.0.0.7_311_0"));
-  CHECK(text.contains("host n7, user ada"));
-}
-
 TEST_CASE("admission: an agent that states other nodes does not join, and is told") {
   Town town(rules_for(2, 2));
   auto a = town.agent();
-  a->join();
+  const elastrun::test::LoggedText log;
+  a->join(1, "a");
   town.job_rules = rules_for(2, 3);
   auto stranger = town.agent();
   stranger->join();
@@ -75,4 +69,5 @@ TEST_CASE("admission: an agent that states other nodes does not join, and is tol
   auto b = town.agent();
   b->join();
   CHECK(a->round().group_world_size() == 2);
+  CHECK(log.text.contains("node a_1_0 of the job \"job\" joins from 127.0.0.1 (host "));
 }

@@ -89,9 +89,7 @@ TEST_CASE("member fence: a node that crashed before it could hear the order dela
 TEST_CASE("member fence: a successor waits for a member that says it is at work") {
   Script job(fencing_rules(2, 2));
   job.grace = 40s;
-  MemberFence fence;
-  fence.expect({1, 7}, 2, 1);
-  job.state.inherit({{{1, 7}, 1, 2}, job.now + 60s, fence});
+  job.inherit({{1, 7}, 1, 2}, 60s, 2, 1);
   job.play("arrive b@1.7/2*1 30s | join x y | 29s | x: - | join b@1.7/2*1 | b: 0/2#8 | x: 1/2#8");
 }
 
@@ -103,9 +101,7 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
             "arrive c@1.7/3 0s | join c@1.7/3 | b: - | follow | b: 0/3#8"}}) {
     Script job(fencing_rules(3, 3));
     job.grace = 40s;
-    MemberFence fence;
-    fence.expect({1, 7}, 3, 1);
-    job.state.inherit({{{1, 7}, 0, 3}, job.now + 120s, fence});
+    job.inherit({{1, 7}, 0, 3}, 120s, 3, 1);
     job.play("join x y b@1.7/3");
     job.play(way);
   }
@@ -115,9 +111,7 @@ TEST_CASE("member fence: whom a leader left behind is waited for, and nobody els
   for (const Way& way : {Way{"until its time is over", "29900ms | x: - | 100ms"},
                          Way{"until it is heard", "arrive b@1.7/2 20s | x: - | end b"}}) {
     Script job(fencing_rules(2, 2));
-    MemberFence fence;
-    fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 0);
-    job.state.inherit({{{1, 7}, 0, 2}, job.now, fence});
+    job.inherit({{1, 7}, 0, 2}, 0s, Survivors{1, {1, job.now + 30s}}, 0);
     job.play("join x y");
     job.play(way);
     job.play("x: 0/2#8");
@@ -130,9 +124,7 @@ TEST_CASE(
        {Way{"until its time is over", "29s | a: - | 1s"}, Way{"until it comes", "join b@1.7/3"}}) {
     Script job(fencing_rules(2, 2));
     job.grace = 40s;
-    MemberFence fence;
-    fence.expect({1, 7}, Survivors{2, {1, job.now + 30s}}, 0);
-    job.state.inherit({{{1, 7}, 0, 3}, job.now, fence});
+    job.inherit({{1, 7}, 0, 3}, 0s, Survivors{2, {1, job.now + 30s}}, 0);
     job.play("join x a@1.7/3 | a: -");
     job.play(way);
     job.play("a: 0/2#8");
@@ -143,15 +135,12 @@ TEST_CASE(
     "member fence: after a crash while a round was formed, who had stopped is not waited for") {
   Script job(fencing_rules(3, 3));
   job.grace = 40s;
-  MemberFence fence;
   SUBCASE("if they all had") {
-    fence.expect({1, 7}, Survivors{3, {}}, 1);
-    job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
+    job.inherit({{1, 7}, 0, 4}, 0s, Survivors{3, {}}, 1);
     job.play("join x y a@1.7/4 | a: 0/3#8");
   }
   SUBCASE("and others only as long as they may take, or until all but the leader are here") {
-    fence.expect({1, 7}, Survivors{3, {2, job.now + 30s}}, 1);
-    job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
+    job.inherit({{1, 7}, 0, 4}, 0s, Survivors{3, {2, job.now + 30s}}, 1);
     job.play("join x y a@1.7/4 | a: -");
     SUBCASE("the former") {
       job.play("29s | a: - | 1s");
@@ -162,8 +151,7 @@ TEST_CASE(
     job.play("a: 0/3#8");
   }
   SUBCASE("nor is one leader alone that may be saving taken for nobody") {
-    fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 1);
-    job.state.inherit({{{1, 7}, 0, 1}, job.now, fence});
+    job.inherit({{1, 7}, 0, 1}, 0s, Survivors{1, {1, job.now + 30s}}, 1);
     job.play("join x y z | x: - | 30s | x: 0/3#8");
   }
 }

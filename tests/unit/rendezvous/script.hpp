@@ -134,6 +134,14 @@ struct Script {
     peers.erase(name);
     read();
   }
+  /// A world of another coordinator may be at work for so long, and so may members of it as
+  /// MemberFence::expect has them.
+  template <class... Expected>
+  void inherit(const PreviousWorld& world, Duration time, Expected... expected) {
+    MemberFence fence;
+    if constexpr (sizeof...(expected) > 0) fence.expect(world.id, expected...);
+    state.inherit({world, now + time, fence});
+  }
   void pass(Duration time) {
     now += time;
     state.tick(now);

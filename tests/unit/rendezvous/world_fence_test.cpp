@@ -10,6 +10,7 @@
 #include "unit/rendezvous/timeless.hpp"
 
 #include <doctest/doctest.h>
+#include <set>
 #include <string>
 
 using namespace elastrun;
@@ -133,7 +134,7 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
             "be at work out of reach: waiting for one of them, at most 50.0 s' | 50s | x: "
             "0/2#8"}}) {
     Script job(make_rules(1, 2));
-    job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
+    job.inherit({{1, 7}, 0, 2}, 60s);
     job.play("join x y | x: -");
     job.play(way);
   }
@@ -148,9 +149,7 @@ TEST_CASE("world fence: members of a world that is no more may be saving where n
     Rules rules = make_rules(1, 4);
     rules.last_call_timeout = 0s;
     Script job(rules);
-    MemberFence fence;
-    fence.expect({1, 7}, 4, 1);
-    job.state.inherit({{{1, 7}, 0, 4}, job.now + 120s, fence});
+    job.inherit({{1, 7}, 0, 4}, 120s, 4, 1);
     job.play("join x y");
     job.play(way);
   }
@@ -165,9 +164,7 @@ TEST_CASE("world fence: whoever was chosen for a world, and never heard so, can 
     rules.silence = 30s;
     Script job(rules);
     job.state.set_epoch(3);
-    MemberFence fence;
-    fence.expect({2, 8}, 3, 1, {"a_1_0", "b_1_0", "c_1_0"});
-    job.state.inherit({{{2, 8}, 0, 3}, job.now + 120s, fence});
+    job.inherit({{2, 8}, 0, 3}, 120s, 3, 1, std::set<std::string>{"a_1_0", "b_1_0", "c_1_0"});
     job.play("join a@1.7/3 | returning 1");
     job.play(way);
   }
@@ -294,7 +291,7 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
 TEST_CASE(
     "world fence: one that has not come back since it was told to stop may say goodbye, too") {
   Script job(make_rules(1, 2));
-  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
+  job.inherit({{1, 7}, 0, 2}, 60s);
   job.play("join m@1.7/2");
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
@@ -321,7 +318,7 @@ TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it wa
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;
   Script job(rules);
-  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
+  job.inherit({{1, 7}, 0, 2}, 60s);
   job.play(
       "join x | 30s | x: 'none of the 2 nodes of the last round came within 30.0 s "
       "(join_timeout)'");
@@ -535,9 +532,7 @@ TEST_CASE("past worlds: the members of a job that is over are those up to its la
 TEST_CASE("world fence: a member of an earlier world of the same number says nothing of the last") {
   Script job(make_rules(1, 2));
   job.state.set_epoch(6);
-  MemberFence fence;
-  fence.expect({5, 1}, 1, 1);
-  job.state.inherit({{{5, 1}, 0, 1}, job.now + 60s, fence});
+  job.inherit({{5, 1}, 0, 1}, 60s, 1, 1);
   job.play("join x");
   SUBCASE("if it says which one it was in") {
     job.play("join old@1.1/2 | x: -");
