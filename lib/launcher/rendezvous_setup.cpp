@@ -108,24 +108,20 @@ RendezvousSetup meet_by_handler(RunContext& run, rendezvous::Node& self, OwnRend
   return place;
 }
 
-Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
-  return rendezvous::get_rendezvous_handler({.backend = spec.rdzv_backend,
-                                             .endpoint = spec.rdzv_endpoint,
-                                             .run_id = spec.run_id,
-                                             .min_nodes = spec.min_nodes,
-                                             .max_nodes = spec.max_nodes,
-                                             .local_addr = spec.local_addr,
-                                             .node_rank = spec.node_rank,
-                                             .conf = spec.rdzv_conf});
-}
-
 }  // namespace
 
 Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& self,
                                           OwnRendezvous own) {
   const auto& spec = run.spec;
   if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
-    auto made = registered_handler(spec);
+    auto made = rendezvous::get_rendezvous_handler({.backend = spec.rdzv_backend,
+                                                    .endpoint = spec.rdzv_endpoint,
+                                                    .run_id = spec.run_id,
+                                                    .min_nodes = spec.min_nodes,
+                                                    .max_nodes = spec.max_nodes,
+                                                    .local_addr = spec.local_addr,
+                                                    .node_rank = spec.node_rank,
+                                                    .conf = spec.rdzv_conf});
     if (!made) return std::unexpected(made.error());
     own.handler = std::move(*made);
   }

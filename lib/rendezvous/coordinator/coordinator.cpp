@@ -327,11 +327,21 @@ void Coordinator::hear(Peer peer, const std::string& payload) {
     return connection.link->send(encode(FromCoordinator(Heartbeat{})));
   }
   const auto* leaving = std::get_if<Leaving>(&*message);
-  if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
+  // One that has not joined since it was told to stop goes: its group is at work still. A store
+  // that knows no such job has nothing to wait for.
+  const bool saves = leaving != nullptr && leaving->grace > Duration::zero();
+  if (saves && connection.job == nullptr &&
+      (!settings_.stand_alone || jobs_.contains(connection.hello->run_id)))
+    enter(peer, connection, settings_.rules);
   if (leaving != nullptr) connection.ended |= leaving->ended;
   if (connection.job == nullptr && !std::holds_alternative<Join>(*message)) return;
   if (auto* join = std::get_if<Join>(&*message)) {
-    if (!admit(peer, connection, *join)) return;
+    if (!take_in(peer, connection, *join)) return;
+    connection.hello.reset();
+    State& state = connection.job->state;
+    // First, since joining may complete the next round.
+    state.hear_of(join->knows, join->node.grace, clock_.now());
+    state.join(peer, std::move(join->node), join->previous, clock_.now());
   } else {
     report(*connection.job, peer, std::move(*message));
   }
@@ -379,7 +389,13 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
     answer.world = job->second->state.last_world();
   }
   connection.link->send(encode(FromCoordinator(std::move(answer))));
-  if (auto& at_work = connection.hello->at_work) meet_again(peer, connection, *at_work);
+  // It lost its connection, here or to another coordinator, while its group was at work.
+  auto& at_work = connection.hello->at_work;
+  if (!at_work || !take_in(peer, connection, at_work->member)) return;
+  const Join& member = at_work->member;
+  connection.job->state.arrive_stopping(peer, member.node, member.previous, at_work->left,
+                                        clock_.now());
+  deliver(*connection.job);
 }
 
 void Coordinator::ask_stacks(Peer peer, Connection& connection, const std::string& run_id) {
@@ -388,25 +404,6 @@ void Coordinator::ask_stacks(Peer peer, Connection& connection, const std::strin
   job->second->askers[peer] = connection.link;
   job->second->state.report(peer, AskStacks{}, clock_.now());
   deliver(*job->second);
-}
-
-// It lost its connection, here or to another coordinator, while its group was at work.
-void Coordinator::meet_again(Peer peer, Connection& connection, AtWork& at_work) {
-  if (!take_in(peer, connection, at_work.member)) return;
-  const Join& member = at_work.member;
-  connection.job->state.arrive_stopping(peer, member.node, member.previous, at_work.left,
-                                        clock_.now());
-  deliver(*connection.job);
-}
-
-bool Coordinator::admit(Peer peer, Connection& connection, Join& join) {
-  if (!take_in(peer, connection, join)) return false;
-  connection.hello.reset();
-  State& state = connection.job->state;
-  // First, since joining may complete the next round.
-  state.hear_of(join.knows, join.node.grace, clock_.now());
-  state.join(peer, std::move(join.node), join.previous, clock_.now());
-  return true;
 }
 
 bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
@@ -440,14 +437,6 @@ bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
   if (!own.is_loopback() && !its.is_loopback() && its != own)
     connection.job->state.set_reachable(own.to_string());
   return true;
-}
-
-// One that has not joined since it was told to stop goes: its group is at work still.
-void Coordinator::attend(Peer peer, Connection& connection) {
-  if (connection.job != nullptr) return;
-  // A store that knows no such job has nothing to wait for.
-  if (settings_.stand_alone && !jobs_.contains(connection.hello->run_id)) return;
-  enter(peer, connection, settings_.rules);
 }
 
 void Coordinator::enter(Peer peer, Connection& connection, const Rules& rules) {

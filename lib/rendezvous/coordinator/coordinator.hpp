@@ -273,10 +273,7 @@ class Coordinator {
   }
   void welcome(Peer peer, Connection& connection, const Hello& hello);
   void ask_stacks(Peer peer, Connection& connection, const std::string& run_id);
-  void meet_again(Peer peer, Connection& connection, AtWork& at_work);
-  bool admit(Peer peer, Connection& connection, Join& join);
   bool take_in(Peer peer, Connection& connection, Join& join);
-  void attend(Peer peer, Connection& connection);
   void enter(Peer peer, Connection& connection, const Rules& rules);
   void dismiss(Peer peer, const std::string& text) { dismiss(peer, Refusal{text}); }
   void dismiss(Peer peer, const Refusal& refusal);

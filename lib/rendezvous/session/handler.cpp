@@ -25,17 +25,6 @@ std::unexpected<Error> no_valid(const std::string& key, std::string_view kind) {
                           key, kind));
 }
 
-Result<Handler> create(const RendezvousParameters& parameters) {
-  if (is_built_in(parameters.backend)) return std::make_shared<BuiltInHandler>(parameters);
-  const auto found = registry().find(parameters.backend);
-  if (found == registry().end()) {
-    return fail(Code::Usage, fmt::format("The rendezvous backend '{}' is not registered, and it is "
-                                         "none of those that are built in.",
-                                         parameters.backend));
-  }
-  return found->second(parameters);
-}
-
 }  // namespace
 
 Status RendezvousParameters::check() const {
@@ -98,7 +87,14 @@ Status register_rendezvous_handler(const std::string& backend, HandlerCreator cr
 
 Result<Handler> get_rendezvous_handler(const RendezvousParameters& parameters) {
   if (const auto sound = parameters.check(); !sound) return std::unexpected(sound.error());
-  auto handler = create(parameters);
+  if (is_built_in(parameters.backend)) return std::make_shared<BuiltInHandler>(parameters);
+  const auto found = registry().find(parameters.backend);
+  if (found == registry().end()) {
+    return fail(Code::Usage, fmt::format("The rendezvous backend '{}' is not registered, and it is "
+                                         "none of those that are built in.",
+                                         parameters.backend));
+  }
+  auto handler = found->second(parameters);
   if (!handler) return std::unexpected(handler.error());
   // As torch: a creator that was registered may return anything.
   if (!*handler || (*handler)->get_backend() != parameters.backend) {

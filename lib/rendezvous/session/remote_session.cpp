@@ -262,9 +262,7 @@ class RemoteSession final : public PushingSession {
 
   // People who wait want to know for what, also before anybody answers.
   void watch_progress() {
-    searching_ = true;
     progress_->arm(awake_clock_.now() + settings_.rules.progress_interval, [this] {
-      if (!searching_) return;
       tell_progress();
       watch_progress();
     });
@@ -374,7 +372,8 @@ class RemoteSession final : public PushingSession {
     epoch_ = welcome.epoch;
     membership_.learn(welcome.world);
     welcomed_ = true;
-    searching_ = false, connected_once_ = true;
+    connected_once_ = true;
+    progress_->disarm();
     stand_alone_ = welcome.stand_alone;
     // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form
     // a world.
@@ -458,13 +457,12 @@ class RemoteSession final : public PushingSession {
       }
       epoch_ = std::max(epoch_, epoch);
       membership_.sit(ready->round);
-    } else if (const auto* other = order_for_others(told)) {
-      membership_.hear(*other);
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
+      const bool is_ours = restart->is_for(membership_.role());
       // Its group may have stopped before, when another connection was lost.
-      if (!membership_.give_up(clock_.now(), !restart->role.empty())) return;
+      if (is_ours && !membership_.give_up(clock_.now(), !restart->role.empty())) return;
       membership_.hear(*restart);
-      send(Stopping{*membership_.at_work(clock_.now())});
+      if (is_ours) send(Stopping{*membership_.at_work(clock_.now())});
     } else if (const auto* spare = std::get_if<Spare>(&told)) {
       membership_.learn(spare->world);
     } else if (std::holds_alternative<Done>(told) || std::holds_alternative<Lost>(told)) {
@@ -472,12 +470,6 @@ class RemoteSession final : public PushingSession {
       over_ = true;
     }
     push(std::move(told));
-  }
-
-  /// A restart of a role that is not this node's, or null.
-  const Restart* order_for_others(const Push& told) const {
-    const auto* restart = std::get_if<Restart>(&told);
-    return restart != nullptr && !restart->is_for(membership_.role()) ? restart : nullptr;
   }
 
   // Losing it
@@ -590,7 +582,7 @@ class RemoteSession final : public PushingSession {
   TimePoint search_since_;
   Duration search_time_{}, wait_{};
   Place place_;
-  bool searching_ = false, connected_once_ = false, stand_alone_ = false, warned_ = false;
+  bool connected_once_ = false, stand_alone_ = false, warned_ = false;
   std::string trouble_;  // why it has not succeeded yet; empty: not tried yet
 
   // The coordinator

@@ -36,15 +36,13 @@ bool is_gone(const ProcessMark& mark) {
   return ::kill(mark.pid, 0) != 0 && errno == ESRCH;
 }
 
-AgentProcesses own_machine() {
-  AgentProcesses own;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), own.boot);
-  own.namespace_ = process::own_pid_namespace();
-  return own;
-}
-
 const AgentProcesses& this_machine() {
-  static const AgentProcesses own = own_machine();
+  static const AgentProcesses own = [] {
+    AgentProcesses read;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), read.boot);
+    read.namespace_ = process::own_pid_namespace();
+    return read;
+  }();
   return own;
 }
 
