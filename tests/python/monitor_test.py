@@ -441,6 +441,18 @@ class Wishes(Heard):
         collector.reset()
         self.assertEqual(collector.report()["o.max"], 2)
 
+        def add_another() -> float:
+            asked.append(1)
+            if len(asked) < 99:
+                adds.observe(add_another)
+            return 1
+
+        adds = Stat("p", [A.MAX], HOUR)
+        adds.observe(add_another)
+        before = len(asked)
+        monitor.Collector("p").report()
+        self.assertEqual(len(asked), before + 1)  # the one it adds is asked the next time
+
     def test_an_event_has_a_time_a_severity_and_an_id(self) -> None:
         event = Event("e", severity="error")
         self.assertLess(abs(event.timestamp.timestamp() - time.time()), 60)

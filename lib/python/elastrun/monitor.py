@@ -593,7 +593,7 @@ class Stat:
 
     def _ask(self) -> None:
         """Adds what the callbacks say; one that raises costs its own value."""
-        for callback in self._callbacks:
+        for callback in list(self._callbacks):  # one may add others
             try:
                 value = float(callback())
             except Exception:
