@@ -2,6 +2,7 @@
 """Metrics, events and page of the Python worker package: K1 to K9, and what reaches the agent."""
 from __future__ import annotations
 
+import _thread
 import contextlib
 import io
 import json
@@ -190,6 +191,17 @@ class Events(unittest.TestCase):
         self.assertEqual(event.name, f"{os.path.basename(__file__)}:{self._testMethodName}")
         self.assertIn("ValueError: boom", event.error_trace)
         self.assertEqual(event.pid, os.getpid())
+
+    def test_a_rendezvous_event_of_no_python_code_has_a_name_all_the_same(self) -> None:
+        keeper = Keeper()
+        events.configure(keeper, "dynamic_rendezvous")
+        self.addCleanup(events._handlers.clear)
+        _thread.start_new_thread(events.construct_and_record_rdzv_event,
+                                 ("r", "m", events.NodeState.INIT))
+        until = time.monotonic() + 10
+        while not keeper.got and time.monotonic() < until:
+            time.sleep(0.01)
+        self.assertEqual([one.name for one in keeper.got], ["no_file:"])
 
     def test_destinations(self) -> None:
         event = events.Event("e", events.EventSource.AGENT)

@@ -115,8 +115,9 @@ def construct_and_record_rdzv_event(
     """
     if _RDZV not in _handlers and isinstance(get_logging_handler(_RDZV), logging.NullHandler):
         return
-    caller = sys._getframe(1).f_code
-    file, name = os.path.basename(caller.co_filename), name or caller.co_name
+    caller = sys._getframe().f_back  # None: the interpreter, at its exit or in a thread
+    file = os.path.basename(caller.f_code.co_filename) if caller else "no_file"
+    name = name or (caller.f_code.co_name if caller else "")
     error_trace = traceback.format_exc() if node_state == NodeState.FAILED else ""
     record_rdzv_event(RdzvEvent(
         f"{file}:{name}", run_id, message, hostname or socket.getfqdn(), pid or os.getpid(),
