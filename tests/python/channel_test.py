@@ -106,6 +106,18 @@ class ChannelTest(AgentEnd):
             for phase in ("warmup", "eval", "x" * 256, "eval", "warmup", "train")]])
         self.assertEqual(worker("with elastrun.phase('eval'): pass", None).stderr, "")
 
+    def test_a_block_of_a_phase_may_be_used_twice_and_entered_by_hand(self) -> None:
+        done = worker("block = elastrun.phase('eval')\n"
+                      "with block: pass\n"
+                      "with block: pass\n"
+                      "elastrun.phase('load').__exit__(None, None, None)\n"
+                      "elastrun.phase('save').__enter__()\n"  # as a trainer's callback does
+                      "elastrun.step(1)\n", self.listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        told, = self.listener.packets()
+        self.assertEqual([one["phase"] for one in told if one["kind"] == "phase"],
+                         ["eval", "train", "train", "load", "train", "save"])
+
     def test_a_phase_that_nothing_ended_before_a_step_is_told_once(self) -> None:
         done = worker("for i in (1, 2):\n"
                       "  elastrun.phase('save'); elastrun.step(i)\n"

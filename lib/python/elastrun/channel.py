@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from elastrun.outbox import Outbox, at_begin, at_end, at_fork
 from elastrun.page import page
@@ -326,14 +326,17 @@ _phase = _TRAIN = ("train", None, False)
 _bare_told = False
 
 
-@contextlib.contextmanager
-def _block(before: tuple[str, float | None, bool]) -> Iterator[None]:
-    global _phase
-    _phase = (*_phase[:2], False)
-    try:
-        yield
-    finally:
-        _enter(*before)
+class _Block:
+    def __init__(self, before: tuple[str, float | None, bool]) -> None:
+        self._before = before
+
+    def __enter__(self) -> _Block:
+        global _phase
+        _phase = (*_phase[:2], False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _enter(*self._before)
 
 
 def _enter(name: str, until: float | None, is_bare: bool) -> None:
@@ -374,7 +377,7 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
     phases of that name (elastrun-timers(7)). A step ends it, too, with a warning, as its time has
     counted as the phase.
     """
-    block, until = _block(_phase), None
+    block, until = _Block(_phase), None
     try:
         if at_most is not None and float(at_most) > 0:
             until = time.monotonic() + float(at_most)
