@@ -4,7 +4,6 @@
 
 #include "agent/loop/job_result.hpp"
 #include "agent/round/round_store.hpp"
-#include "agent/verdict/verdict.hpp"
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "core/json.hpp"
@@ -36,7 +35,6 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/value_to.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

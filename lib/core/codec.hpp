@@ -7,7 +7,6 @@
 #include <array>
 #include <boost/describe/members.hpp>
 #include <boost/mp11/algorithm.hpp>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <limits>

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <fmt/format.h>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <boost/asio/any_io_executor.hpp>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -23,7 +23,6 @@
 #include "system/machine.hpp"
 #include "workers/channel.hpp"
 #include "workers/diagnostics.hpp"
-#include "workers/environment.hpp"
 #include "workers/shared_page.hpp"
 
 #include <array>

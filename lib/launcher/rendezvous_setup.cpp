@@ -2,7 +2,6 @@
 #include "launcher/rendezvous_setup.hpp"
 
 #include "core/host.hpp"
-#include "core/text.hpp"
 #include "net/endpoint.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/session/make_session.hpp"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/error.hpp"
 #include "process/cgroup.hpp"
 #include "process/guardian.hpp"
 #include "process/posix_launcher.hpp"

@@ -4,7 +4,6 @@
 #include "core/host.hpp"
 #include "spec/sources.hpp"
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

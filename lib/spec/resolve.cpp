@@ -12,7 +12,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <filesystem>
 #include <numeric>
-#include <optional>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>

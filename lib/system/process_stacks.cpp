@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstdint>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>

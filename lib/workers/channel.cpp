@@ -2,7 +2,6 @@
 #include "workers/channel.hpp"
 
 #include "core/file_io.hpp"
-#include "core/text.hpp"
 
 #include <algorithm>
 #include <array>

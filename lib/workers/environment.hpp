@@ -6,8 +6,6 @@
 #include "rendezvous/membership/round.hpp"
 #include "spec/job_spec.hpp"
 
-#include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

@@ -10,7 +10,6 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <functional>
 #include <utility>
 
 namespace elastrun::agent {

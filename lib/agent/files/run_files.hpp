@@ -16,7 +16,6 @@
 #include "workers/channel.hpp"
 
 #include <boost/asio/io_context.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>

@@ -17,7 +17,6 @@
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "system/process_stacks.hpp"
-#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <array>

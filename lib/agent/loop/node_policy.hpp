@@ -4,7 +4,6 @@
 #include "agent/loop/job_result.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "goodput/account/job_account.hpp"
 #include "process/signals.hpp"
 #include "rendezvous/membership/round.hpp"

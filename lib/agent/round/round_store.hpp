@@ -9,7 +9,6 @@
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 #include "store/server.hpp"
-#include "workers/environment.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>

@@ -2,14 +2,12 @@
 
 #include "agent/telemetry/goodput_account.hpp"
 
-#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
 #include "telemetry/record.hpp"
-#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <ctime>

@@ -17,7 +17,6 @@
 #include "logs/console.hpp"
 #include "system/machine.hpp"
 #include "telemetry/metrics.hpp"
-#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <filesystem>

@@ -5,7 +5,6 @@
 #include "agent/loop/run_context.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "core/clock.hpp"
-#include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -24,7 +23,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <sys/types.h>
 #include <utility>
 #include <vector>

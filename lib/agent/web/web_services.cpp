@@ -12,7 +12,6 @@
 #include "net/endpoint.hpp"
 #include "store/server.hpp"
 #include "system/machine.hpp"
-#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <cmath>

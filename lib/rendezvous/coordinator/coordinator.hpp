@@ -29,7 +29,6 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace elastrun::rendezvous {
 

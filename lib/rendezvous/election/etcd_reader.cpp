@@ -5,7 +5,6 @@
 #include "rendezvous/election/make_elected.hpp"
 
 #include <fmt/format.h>
-#include <utility>
 
 namespace elastrun::rendezvous::etcd {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/text.hpp"
 #include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
 

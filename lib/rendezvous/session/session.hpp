@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "spec/agreed_rules.hpp"
 #include "store/server.hpp"
 
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace elastrun::rendezvous {
