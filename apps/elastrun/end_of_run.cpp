@@ -230,11 +230,6 @@ json::array sinks_json(const std::vector<exporter::SinkAccount>& sinks) {
   return out;
 }
 
-std::vector<goodput::Hint> hints_of(const agent::JobResult& result, const spec::JobSpec& spec) {
-  if (spec.goodput == spec::Goodput::Off) return {};
-  return goodput::hints(result.goodput, result.restart_paths);
-}
-
 json::object versions_json() {
   json::object out{{"elastrun", ELASTRUN_VERSION}};
   utsname system{};
@@ -282,9 +277,10 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["preemption"] = preemption_json(result);
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
-  out["goodput"] = nullptr;
-  if (spec.goodput != spec::Goodput::Off) out["goodput"] = goodput::summary_json(result.goodput);
-  out["hints"] = goodput::hints_json(hints_of(result, spec));
+  const bool kept = spec.goodput != spec::Goodput::Off;
+  out["goodput"] = kept ? json::value(goodput::summary_json(result.goodput)) : nullptr;
+  out["hints"] = goodput::hints_json(kept ? goodput::hints(result.goodput, result.restart_paths)
+                                          : std::vector<goodput::Hint>());
   out["restart_waterfall"] = goodput::restarts_json(result.restart_paths);
   out["goodput_attempts"] = goodput::starts_json(result.starts);
   if (!sinks.empty()) out["metrics_sinks"] = sinks_json(sinks);
@@ -350,11 +346,6 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
                           : agent::torchrun_report(*result.judgement, name, host_name()) + "\n");
 }
 
-/// One node of a round: each has much the same account of the time.
-bool speaks_for_the_job(const agent::JobResult& result) {
-  return result.round && result.round->group_rank == 0;
-}
-
 /// The verdict, above the last line: what that says already is not said twice.
 std::string verdict_above(const std::string& outcome, const agent::JobResult& result,
                           const spec::JobSpec& spec) {
@@ -391,7 +382,9 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
                         result.goodput.elapsed >= kLongRun;
   const bool told = worth_it && spec.summary != Summary::Off;
   const auto outcome = told ? agent::outcome_text(result, spec, reader) : "";
-  const bool whole = told && spec.summary == Summary::Full && speaks_for_the_job(result);
+  // One node of a round: each has much the same account of the time.
+  const bool speaks = result.round && result.round->group_rank == 0;
+  const bool whole = told && spec.summary == Summary::Full && speaks;
   return torchrun_part(result, spec, reader) +
          (whole ? agent::account_text(result, spec, reader) : "") +
          verdict_above(outcome, result, spec) + outcome;
@@ -475,12 +468,6 @@ void warn_unwritten(const Status& written) {
   if (!written) log::error("report", "{}", written.error().text);
 }
 
-void write_later(files::BlockingCalls& files, const std::string& path, std::string text) {
-  files.make(
-      path, [path, text = std::move(text)] { return files::put_file(path, text, 0644); },
-      warn_unwritten);
-}
-
 /// `own`: the name for a regular file, where nodes may share it. One of our own streams is the
 /// console's, and replaced it would be lost.
 void write_report(agent::JobRun& run, const std::string& path, std::string own, std::string text) {
@@ -534,7 +521,11 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   if (!spec.report_file.empty()) {
     write_report(run, spec.report_file, report_path(result, spec), text);
   }
-  if (kept) write_later(run.lane(files::Lane::Logs), result.run_dir + "/report.json", text);
+  if (kept) {
+    const auto path = result.run_dir + "/report.json";
+    const auto write = [path, text] { return files::put_file(path, text, 0644); };
+    run.lane(files::Lane::Logs).make(path, write, warn_unwritten);
+  }
   run.finish();
   // Last: from here on a signal could only turn the exit code of a job that is over into another
   // one.

@@ -56,17 +56,6 @@ Status check(const WorkerSpec& spec) {
   return {};
 }
 
-void take_logs(const WorkerSpec& spec, spec::JobSpec& job) {
-  job.log_dir = spec.logs.log_dir;
-  job.redirects = spec.logs.redirects;
-  job.tee = spec.logs.tee;
-  job.local_ranks_filter = spec.logs.local_ranks_filter;
-  job.prefix_template = spec.logs.prefix_template;
-  job.stdout_filters = spec.duplicate_stdout_filters;
-  job.stderr_filters = spec.duplicate_stderr_filters;
-  job.event_log_handler = spec.event_log_handler;
-}
-
 /// Whether no other node can join: torchelastic's own standalone jobs meet at localhost:0.
 bool is_alone(const rendezvous::RendezvousParameters& parameters) {
   if (parameters.backend != spec::backend::kC10d || parameters.max_nodes > 1) return false;
@@ -178,7 +167,14 @@ Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   job.virtual_local_rank = spec.virtual_local_rank;
   // The terminal belongs to the program around us, which may draw on it, too.
   job.status = spec::Switch::Off;
-  take_logs(spec, job);
+  job.log_dir = spec.logs.log_dir;
+  job.redirects = spec.logs.redirects;
+  job.tee = spec.logs.tee;
+  job.local_ranks_filter = spec.logs.local_ranks_filter;
+  job.prefix_template = spec.logs.prefix_template;
+  job.stdout_filters = spec.duplicate_stdout_filters;
+  job.stderr_filters = spec.duplicate_stderr_filters;
+  job.event_log_handler = spec.event_log_handler;
   job.local_addr = spec.local_addr;
   const rendezvous::BootstrapStoreInfo master{spec.master_addr, spec.master_port};
   if (const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get())) {

@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fmt/format.h>
 #include <map>
 #include <memory>
@@ -58,9 +59,8 @@ constexpr std::uint32_t kEvents =
 constexpr Duration kAgain = std::chrono::seconds(1);
 
 std::string watched_folder(const std::string& path) {
-  const auto slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+  const auto folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 /// Whether inotify(7) tells that a file of this name came, or that its folder went. `events`:
@@ -770,9 +770,7 @@ Started<void> JobRun::assemble(OwnRendezvous own) {
     all.insert(all.end(), more.begin(), more.end());
   }
   all.insert(all.end(), {&binding_, &*timers_, &*hang_, web_.get(), forks_.get()});
-  for (auto* one : all) {
-    if (one != nullptr) observers_.add(one);
-  }
+  for (auto* one : all) observers_.add(one);
   agent_.emplace(*this, session, *place_.store, observers_, *saving_, self_, place_.alone);
   if (const auto opened = open_records(); !opened) return std::unexpected(opened.error());
   return {};

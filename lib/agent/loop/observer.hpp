@@ -98,7 +98,10 @@ class Observes : public Observer {
 /// Tells several observers, in order.
 class Observers final : public Observer {
  public:
-  void add(Observer* observer) { all_.push_back(observer); }
+  /// Null: none is added.
+  void add(Observer* observer) {
+    if (observer != nullptr) all_.push_back(observer);
+  }
   void heard(const Moment& moment) override {
     for (auto* one : all_) one->heard(moment);
   }

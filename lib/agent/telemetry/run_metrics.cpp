@@ -190,10 +190,6 @@ struct MetricsSinks {
             {"elastrun.run.id", run.spec.run_id}, {"elastrun.role", run.spec.role}};
   }
 
-  Made make_console(const SinkChoice& sink) const {
-    return exporter::make_console_lines(sink.text, run.console);
-  }
-
   /// For a file, or for one of our own streams, which the console writes.
   Result<std::unique_ptr<exporter::PieceWriter>> open_stream(const SinkChoice& sink) const {
     using Stream = logs::Console::Stream;
@@ -290,16 +286,10 @@ struct MetricsSinks {
     return exporter::make_otlp_sink(run.loop, run.clock, sink.text, std::move(settings));
   }
 
-  Made make_program(const SinkChoice& sink) const {
-    auto writer =
-        exporter::write_program(run.loop, run.clock, programs, sink.argument, run.environment);
-    return exporter::make_stream_sink(run.clock, sink.text, json_format(), std::move(writer));
-  }
-
   Made make(const SinkChoice& sink) const {
     switch (sink.kind) {
       case Kind::Console:
-        return make_console(sink);
+        return exporter::make_console_lines(sink.text, run.console);
       case Kind::JsonLines:
       case Kind::Trace:
         return make_stream(sink);
@@ -312,7 +302,9 @@ struct MetricsSinks {
       case Kind::Exec:
         break;
     }
-    return make_program(sink);
+    auto writer =
+        exporter::write_program(run.loop, run.clock, programs, sink.argument, run.environment);
+    return exporter::make_stream_sink(run.clock, sink.text, json_format(), std::move(writer));
   }
 };
 

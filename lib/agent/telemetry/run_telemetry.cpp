@@ -634,14 +634,11 @@ void RunTelemetry::tell_process() {
 }
 
 std::vector<Observer*> RunTelemetry::observers() {
-  // First, so that all who ask the account afterwards find the same fact in it.
-  std::vector<Observer*> all{&account_};
-  if (nodes_) all.push_back(nodes_.get());
-  for (Observer* one : std::initializer_list<Observer*>{elastic_records_.get(), job_records_.get(),
-                                                        &worker_records_}) {
-    all.push_back(one);
-  }
-  if (metrics_) all.push_back(&metrics_->observer());
+  // First the account, so that all who ask it afterwards find the same fact in it.
+  std::vector<Observer*> all{&account_,          nodes_.get(),     elastic_records_.get(),
+                             job_records_.get(), &worker_records_, nullptr};
+  if (metrics_) all.back() = &metrics_->observer();
+  std::erase(all, nullptr);
   return all;
 }
 

@@ -128,16 +128,11 @@ Error with_owner(Error error, std::uint16_t port) {
   return error;
 }
 
-/// null and not 0: what cannot be measured here is not idle.
-json::value maybe(const auto& value) {
-  return value ? json::value(*value) : json::value(nullptr);
-}
-
 json::array workers_json(const std::vector<system::WorkerUse>& workers) {
   json::array all;
   for (const auto& one : workers) {
     all.push_back({{"rank", one.worker.rank},
-                   {"cpu", maybe(one.cores)},
+                   {"cpu", or_null(one.cores)},
                    {"rss", one.use.resident_bytes},
                    {"threads", one.use.threads},
                    {"read_per_s", one.read_per_s},
@@ -152,11 +147,11 @@ json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
     json::array throttled(gpu.throttled_by.begin(), gpu.throttled_by.end());
     all.push_back({{"index", gpu.index},
                    {"name", gpu.name},
-                   {"utilization", maybe(gpu.utilization)},
-                   {"memory_used", maybe(gpu.memory_used)},
-                   {"memory_total", maybe(gpu.memory_total)},
-                   {"power", maybe(gpu.power)},
-                   {"temperature", maybe(gpu.temperature)},
+                   {"utilization", or_null(gpu.utilization)},
+                   {"memory_used", or_null(gpu.memory_used)},
+                   {"memory_total", or_null(gpu.memory_total)},
+                   {"power", or_null(gpu.power)},
+                   {"temperature", or_null(gpu.temperature)},
                    {"throttled_by", std::move(throttled)},
                    {"xid", gpu.last_xid}});
   }
@@ -166,7 +161,8 @@ json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
 /// A sample for the page: what people look at first.
 json::object machine_json(const system::MachineSample& sample) {
   json::object text;
-  json::object cpu{{"utilization", maybe(sample.cpu_utilization)}, {"load", maybe(sample.load)}};
+  json::object cpu{{"utilization", or_null(sample.cpu_utilization)},
+                   {"load", or_null(sample.load)}};
   cpu["count"] = sample.cpu ? json::value(sample.cpu->cpus) : nullptr;
   text["cpu"] = std::move(cpu);
   if (sample.memory) {
@@ -179,9 +175,6 @@ json::object machine_json(const system::MachineSample& sample) {
   text["gpus"] = gpus_json(sample.gpus);
   return text;
 }
-
-// A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
-constexpr Duration kBeat = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -369,16 +362,6 @@ json::object health_json(const Vitals& vitals) {
   text["timer_overdue_s"] = vitals.overdue ? json::value(to_seconds(*vitals.overdue)) : nullptr;
   text["limit_s"] = to_seconds(kHealthLimit);
   return text;
-}
-
-LoopBeat::LoopBeat(Clock& clock) : clock_(clock), last_(clock.now()), alarm_(clock.make_alarm()) {
-  alarm_->arm(last_ + kBeat, [this] { beat(); });
-}
-
-// An alarm of the loop itself: one that hangs cannot say that it does, but misses its beat.
-void LoopBeat::beat() {
-  last_ = clock_.now();
-  alarm_->arm(last_ + kBeat, [this] { beat(); });
 }
 
 class WebServices final : public Observer {

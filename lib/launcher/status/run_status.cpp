@@ -13,12 +13,15 @@
 #include "workers/environment.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fmt/format.h>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Area and sentences are those of torchrun, in whose output tools look for them.
 constexpr std::string_view kApiArea = "api";
@@ -43,11 +46,6 @@ constexpr auto kMoment = std::chrono::milliseconds(50);
 constexpr auto kToEnd = std::chrono::milliseconds(900);
 constexpr auto kNoAnswer = std::chrono::seconds(2);  // of the directory at the start
 constexpr auto kToRemove = std::chrono::seconds(1);
-
-std::string directory_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? std::string() : path.substr(0, slash);
-}
 
 // Nodes that are started together come within a few seconds of each other.
 constexpr Duration kFirstWarning = std::chrono::seconds(10);
@@ -221,7 +219,8 @@ class RunRegistration final : public Observes<RunRegistration> {
     entry_.workers.clear();
     for (const auto& worker : seen.group) {
       entry_.workers.push_back({worker.rank, worker.local_rank, worker.pid,
-                                absolute_path(directory_of(worker.error_file)), 0});
+                                absolute_path(fs::path(worker.error_file).parent_path().string()),
+                                0});
     }
     const bool first = entry_.group_started == WallTime{};
     entry_.group_started = run_.clock.wall();
