@@ -43,17 +43,6 @@ std::size_t visitors_at(const RoundStore& store) {
 
 }  // namespace
 
-LastWrites::LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
-                       std::vector<files::BlockingCalls*> files, Duration limit)
-    : loop_(loop),
-      console_(console),
-      clock_(clock),
-      limit_(limit),
-      alarm_(clock_.make_alarm()),
-      limit_alarm_(clock_.make_alarm()) {
-  for (auto* calls : files) files_.push_back({calls});
-}
-
 void LastWrites::wait(bool console) {
   with_console_ = console;
   waiting_ = true;

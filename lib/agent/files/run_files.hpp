@@ -35,7 +35,15 @@ class LastWrites {
 
   /// Borrows them all. The loop must have been stopped. `limit` is what a signal leaves.
   LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
-             std::vector<files::BlockingCalls*> files, Duration limit);
+             std::vector<files::BlockingCalls*> files, Duration limit)
+      : loop_(loop),
+        console_(console),
+        clock_(clock),
+        limit_(limit),
+        alarm_(clock_.make_alarm()),
+        limit_alarm_(clock_.make_alarm()) {
+    for (auto* calls : files) files_.push_back({calls});
+  }
 
   /// Runs the loop until the files are written; `console`: and everything is shown.
   void wait(bool console);

@@ -135,13 +135,6 @@ std::string text_of(const hangs::Excuses::Excuse& excuse, TimePoint now, WallTim
 
 }  // namespace
 
-ExpirationTimers::ExpirationTimers(RunContext& run, const StackOffers& offers)
-    : run_(run),
-      offers_(offers),
-      awake_(run.clock),
-      watchdog_(run.loop, awake_, *this),
-      hung_stacks_(run, offers) {}
-
 void ExpirationTimers::open_pipe() {
   // The messages are torch's, which people and tools look for.
   if (find_variable(run_.environment, kSwitch) != "1") {
@@ -285,19 +278,6 @@ void ExpirationTimers::reap(ExpiredTimer& timer) {
   run_.post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
 }
 
-std::optional<Duration> ExpirationTimers::overdue() const {
-  std::optional<Duration> longest;
-  const auto take = [&](Duration late) {
-    if (late > Duration::zero() && (!longest || late > *longest)) longest = late;
-  };
-  if (const auto next = watchdog_.deadlines().next()) take(awake_.now() - *next);
-  for (const auto& timer : expired_) {
-    const bool awaited = active_ && timer.reaped && timer.attempt == group_ - 1;
-    if (awaited && watchdog_.runs(timer.pid)) take(run_.clock.wall() - timer.expiry);
-  }
-  return longest;
-}
-
 /// By the last one: it is that of the last group.
 
 /// What is known of each process, by source: that of Python first.
@@ -310,9 +290,6 @@ struct HungStacks::Job : Found {
   std::unique_ptr<Alarm> alarm;
   std::vector<std::unique_ptr<process::Child>> spies;
 };
-
-HungStacks::HungStacks(RunContext& run, const StackOffers& offers)
-    : run_(run), offers_(offers), calls_(run.loop.get_executor()) {}
 
 HungStacks::~HungStacks() = default;
 
@@ -417,23 +394,6 @@ void HungStacks::finish(const std::weak_ptr<Job>& weak) {
   }
   job->then(std::move(stacks));
 }
-
-hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
-  using Kind = hangs::HangTimeout::Kind;
-  if (spec.hang_auto) return {Kind::Auto, {}};
-  if (spec.hang_limit) return {Kind::Fixed, *spec.hang_limit};
-  return {};
-}
-
-HangWatch::HangWatch(RunContext& run, rendezvous::Session& session, StackOffers& offers)
-    : run_(run),
-      session_(session),
-      offers_(offers),
-      hung_stacks_(run, offers),
-      calls_(run.loop.get_executor()),
-      dumps_limit_(run.clock.make_alarm()),
-      awake_(run.clock),
-      rule_(hang_timeout_of(run.spec)) {}
 
 void HangWatch::on(const moment::PhaseChanged& seen) {
   runs_ = seen.phase == Phase::Running;

@@ -90,7 +90,8 @@ class HungStacks {
   static constexpr Duration kLimit = std::chrono::seconds(4);
 
   /// Borrows both.
-  HungStacks(RunContext& run, const StackOffers& offers);
+  HungStacks(RunContext& run, const StackOffers& offers)
+      : run_(run), offers_(offers), calls_(run.loop.get_executor()) {}
   ~HungStacks();
   HungStacks(const HungStacks&) = delete;
   HungStacks& operator=(const HungStacks&) = delete;
@@ -113,6 +114,13 @@ class HungStacks {
   Lifetime lifetime_;
 };
 
+/// What --hang-timeout says.
+inline hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
+  using Kind = hangs::HangTimeout::Kind;
+  if (spec.hang_auto) return {Kind::Auto, {}};
+  return spec.hang_limit ? hangs::HangTimeout{Kind::Fixed, *spec.hang_limit} : hangs::HangTimeout();
+}
+
 /// Tells the rendezvous how the workers of this node get on, and does what --on-hang says when it
 /// answers that the job hangs. Without --hang-timeout it wakes up once the pace of the steps is
 /// known, and only tells. Takes the stacks of this node's workers when the rendezvous wants them,
@@ -121,7 +129,15 @@ class HangWatch final : public Observes<HangWatch> {
  public:
   static constexpr std::size_t kMostKept = 100;
   /// Borrows all.
-  HangWatch(RunContext& run, rendezvous::Session& session, StackOffers& offers);
+  HangWatch(RunContext& run, rendezvous::Session& session, StackOffers& offers)
+      : run_(run),
+        session_(session),
+        offers_(offers),
+        hung_stacks_(run, offers),
+        calls_(run.loop.get_executor()),
+        dumps_limit_(run.clock.make_alarm()),
+        awake_(run.clock),
+        rule_(hang_timeout_of(run.spec)) {}
 
   /// Takes what the rendezvous says of stacks, and says whether it did.
   bool took(const rendezvous::Push& push);
@@ -256,16 +272,18 @@ class HangWatch final : public Observes<HangWatch> {
                                    .scope = std::string(kAgentScope)}};
 };
 
-/// What --hang-timeout says.
-hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec);
-
 /// The expiration timers of the workers of this node: hears their requests while a group runs, and
 /// when a timer expires tells of it, takes the stack of the process, and then sends it the signal
 /// that it asked for. What follows is that of any failure of a worker; the agent goes on.
 class ExpirationTimers final : public Observes<ExpirationTimers>, private timer::Watchdog::Owner {
  public:
   static constexpr std::size_t kMostKept = 100;
-  ExpirationTimers(RunContext& run, const StackOffers& offers);
+  ExpirationTimers(RunContext& run, const StackOffers& offers)
+      : run_(run),
+        offers_(offers),
+        awake_(run.clock),
+        watchdog_(run.loop, awake_, *this),
+        hung_stacks_(run, offers) {}
 
   /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
   /// at TORCHELASTIC_TIMER_FILE or in a new folder, which the guardian removes if this agent is
@@ -295,7 +313,18 @@ class ExpirationTimers final : public Observes<ExpirationTimers>, private timer:
 
   /// How long a worker has lived on after an expired timer that should have ended it, or a timer
   /// has been expired unnoticed: the longest of all. Nothing: all is well.
-  std::optional<Duration> overdue() const;
+  std::optional<Duration> overdue() const {
+    std::optional<Duration> longest;
+    const auto take = [&](Duration late) {
+      if (late > Duration::zero() && (!longest || late > *longest)) longest = late;
+    };
+    if (const auto next = watchdog_.deadlines().next()) take(awake_.now() - *next);
+    for (const auto& timer : expired_) {
+      const bool awaited = active_ && timer.reaped && timer.attempt == group_ - 1;
+      if (awaited && watchdog_.runs(timer.pid)) take(run_.clock.wall() - timer.expiry);
+    }
+    return longest;
+  }
   /// When a worker last set or released a timer by torch's FIFO; min(): not yet.
   TimePoint last_request() const { return last_request_; }
 

@@ -261,19 +261,6 @@ void Agent::observe(const Fact& fact) {
   }
 }
 
-void Agent::join(std::string fault) {
-  // The port first, since the join tells it: the others learn it with the round.
-  const auto port = store_.prepare();
-  if (!port) return post(StartFailed{port.error()});
-  auto self = self_;
-  self.store_port = *port;
-  self.grace = grace();
-  self.memory = memory_.at(run_.clock.now());
-  self.fault = std::move(fault);
-  joined_at_ = run_.clock.now();
-  session_.join(std::move(self));
-}
-
 void Agent::perform(const StartGroup& action) {
   const auto now = run_.clock.now();
   const auto wall = run_.clock.wall();

@@ -302,7 +302,18 @@ class Agent final : public workers::Group::Owner {
       if (alive && policy_.phase() == Phase::Joining) join(std::move(fault));
     });
   }
-  void join(std::string fault);
+  void join(std::string fault) {
+    // The port first, since the join tells it: the others learn it with the round.
+    const auto port = store_.prepare();
+    if (!port) return post(StartFailed{port.error()});
+    auto self = self_;
+    self.store_port = *port;
+    self.grace = grace();
+    self.memory = memory_.at(run_.clock.now());
+    self.fault = std::move(fault);
+    joined_at_ = run_.clock.now();
+    session_.join(std::move(self));
+  }
   void perform(const StartGroup& action);
   void perform(const ArmSettle&) {
     settle_->arm(awake_.now() + settle_time_, [this] { post(SettleOver{}); });

@@ -29,12 +29,6 @@
 
 namespace elastrun::agent {
 
-MachineWatch::MachineWatch(RunContext& run)
-    : run_(run),
-      begun_(run.clock.now()),
-      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
-      limit_(run.clock.make_alarm()) {}
-
 void MachineWatch::look(Then then) {
   waiting_.push_back(std::move(then));
   // One limit for all that wait: where the driver does not answer, they get the sample before.

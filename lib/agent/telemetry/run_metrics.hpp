@@ -150,7 +150,11 @@ class MachineWatch {
   /// How long a caller waits for a look.
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
-  explicit MachineWatch(RunContext& run);
+  explicit MachineWatch(RunContext& run)
+      : run_(run),
+        begun_(run.clock.now()),
+        calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+        limit_(run.clock.make_alarm()) {}
   // The driver's library is closed by a thread: that, too, may wait for a GPU without end.
   ~MachineWatch() {
     if (!detach_thread([machine = std::move(machine_)] {})) {

@@ -87,21 +87,6 @@ void set_time(Record& record, std::optional<double> time) {
 
 }  // namespace
 
-std::optional<std::uint64_t> TokenBucket::take(TimePoint now) {
-  // Threads take the time before they get here, so it may be behind that of the one before.
-  if (filled_ && now > *filled_) {
-    const std::chrono::duration<double> passed = now - *filled_;
-    tokens_ = std::min(limit_.burst, tokens_ + passed.count() * limit_.rate);
-  }
-  if (!filled_ || now > *filled_) filled_ = now;
-  if (tokens_ < 1) {
-    suppressed_ += 1;
-    return std::nullopt;
-  }
-  tokens_ -= 1;
-  return std::exchange(suppressed_, 0);
-}
-
 bool Intake::admit(int rank, Message& message, TimePoint now) {
   if (std::holds_alternative<StepDone>(message)) return admit(rank, "steps", kEntries, now);
   if (std::holds_alternative<PhaseEntered>(message)) return admit(rank, "phases", {}, now);

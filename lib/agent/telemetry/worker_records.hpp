@@ -31,7 +31,20 @@ class TokenBucket {
   };
   explicit TokenBucket(Limit limit) : limit_(limit), tokens_(limit.burst) {}
   /// The number of those suppressed since the last one that passed; nothing if this one is, too.
-  std::optional<std::uint64_t> take(TimePoint now);
+  std::optional<std::uint64_t> take(TimePoint now) {
+    // Threads take the time before they get here, so it may be behind that of the one before.
+    if (filled_ && now > *filled_) {
+      const std::chrono::duration<double> passed = now - *filled_;
+      tokens_ = std::min(limit_.burst, tokens_ + passed.count() * limit_.rate);
+    }
+    if (!filled_ || now > *filled_) filled_ = now;
+    if (tokens_ < 1) {
+      suppressed_ += 1;
+      return std::nullopt;
+    }
+    tokens_ -= 1;
+    return std::exchange(suppressed_, 0);
+  }
 
  private:
   Limit limit_;

@@ -376,19 +376,6 @@ StatusView::StatusView(logs::StatusLine& line, const spec::JobSpec& job)
   if (job.max_restarts > 0) status_.max_restarts = job.max_restarts;
 }
 
-void StatusView::on(const moment::PhaseChanged& seen) {
-  status_.phase = phase_text(seen.phase);
-  if (seen.phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
-  if (seen.phase == Phase::Joining || seen.phase == Phase::Waiting) status_.workers_up = 0;
-  // None of them runs, and on 80 columns there must be room for where the others have to come.
-  const bool meets = seen.phase == Phase::Joining && several_nodes_;
-  status_.workers = meets ? 0 : workers_;
-  if (meets) status_.detail = place_;
-  over_ = seen.phase == Phase::Ended;
-  if (over_) return line_.hide();
-  line_.show(status_);
-}
-
 WaitingWarning::WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen)
     : clock_(clock),
       unreachable_(job.max_nodes > 1 ? unreachable_text(job) : ""),

@@ -20,7 +20,18 @@ class StatusView final : public Observes<StatusView> {
  public:
   StatusView(logs::StatusLine& line, const spec::JobSpec& job);
 
-  void on(const moment::PhaseChanged& seen);
+  void on(const moment::PhaseChanged& seen) {
+    status_.phase = phase_text(seen.phase);
+    if (seen.phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
+    if (seen.phase == Phase::Joining || seen.phase == Phase::Waiting) status_.workers_up = 0;
+    // None of them runs, and on 80 columns there must be room for where the others have to come.
+    const bool meets = seen.phase == Phase::Joining && several_nodes_;
+    status_.workers = meets ? 0 : workers_;
+    if (meets) status_.detail = place_;
+    over_ = seen.phase == Phase::Ended;
+    if (over_) return line_.hide();
+    line_.show(status_);
+  }
   void on(const moment::Progress& seen) {
     if (over_) return;
     status_.detail = status_.workers == 0 && several_nodes_ ? place_ + seen.text : seen.text;
