@@ -103,7 +103,8 @@ void Listener::wait() {
 void Listener::accept_all() {
   // Not without end: the loop has alarms and workers to look after, too, and what is left in the
   // backlog wakes us at once.
-  for (int count = 0; count < 512; ++count) {
+  // One for a taker of all, which has read what one has asked before it decides about the next.
+  for (int count = takers_.any ? 1 : 512; count > 0; --count) {
     // The flags come with the descriptor: without FD_CLOEXEC a worker that is started later would
     // hold the connection open for as long as it runs.
     const int fd =

@@ -199,6 +199,18 @@ TEST_CASE("http server: requests that are sent by half take the answers of nobod
   CHECK(served.read(halves.back(), "for /half").contains(" 200 OK"));  // the last has not
 }
 
+TEST_CASE("http server: of more clients at once than it has places, each has its answer") {
+  http::Server::Settings settings;
+  settings.max_connections = 4;
+  Served served(settings);
+  std::vector<tcp::socket> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.push_back(served.connect());
+    served.send(clients.back(), get("/a"));
+  }
+  for (auto& client : clients) CHECK(served.read(client, "for /a").contains(" 200 OK"));
+}
+
 TEST_CASE("http server: streams of events take nobody else's room") {
   http::Server::Settings settings;
   settings.max_connections = 4;
