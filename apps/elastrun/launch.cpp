@@ -648,11 +648,20 @@ int tell_refusal(Caller& caller, const Error& error) {
   return error.code == Code::Usage ? kExitUsage : kExitFailed;
 }
 
+/// CPUs that this process may run on.
+int count_own_cpus() {
+  const auto own = process::affinity_of(0);
+  // Only where the mask cannot be read: those of the machine, also what a batch system has given to
+  // others.
+  return static_cast<int>(own ? std::ssize(*own) : ::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 /// The caller has decided: what a scheduler or PET_* say is for those who type a command. No device
-/// is counted, since the request has its number of workers.
+/// but CPUs is counted, since the request has its number of workers.
 struct CallersEnvironment final : spec::HostEnvironment {
   std::optional<std::string> variable(const std::string&) const override { return std::nullopt; }
   std::vector<std::string> pet_variables() const override { return {}; }
+  int count_cpus() const override { return count_own_cpus(); }
 };
 
 /// Reads the words of a command line, in which most of a request is said.
@@ -891,11 +900,7 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
 /// This machine, for `spec::resolve`.
 struct ThisMachine final : spec::HostEnvironment {
   int count_cpus() const override {
-    const auto own = process::affinity_of(0);
-    // Only where the mask cannot be read: those of the machine, also what a batch system has given
-    // to others.
-    const auto all = own ? std::ssize(*own) : ::sysconf(_SC_NPROCESSORS_ONLN);
-    return process::cpus_within_quota(static_cast<int>(all), process::own_cgroup("cpu"));
+    return process::cpus_within_quota(count_own_cpus(), process::own_cgroup("cpu"));
   }
   int count_gpus() const override {
     return system::count_gpus([](const char* name) { return std::getenv(name); });

@@ -770,6 +770,13 @@ class Requests(Launcher):
         self.assertEqual(sorted(filtered.read_text().splitlines()),
                          ["[trainer0]:is a,b", "[trainer1]:is a,b"])
 
+    def test_as_many_workers_as_cpus(self) -> None:
+        ended = self.ended(json.dumps({
+            "entrypoint": "true", "options": ["--nproc-per-node=cpu"],
+            "rendezvous": {"backend": "c10d", "endpoint": "localhost:0", "run_id": "r"}}))
+        cpus = len(os.sched_getaffinity(0))
+        self.assertEqual(ended.get("returned"), list(range(cpus)), ended)
+
     def test_a_faulty_request_is_refused_by_the_name_of_its_field(self) -> None:
         for field, why in (
                 ('"args": "sh"', "args is of another type than it has to be"),
