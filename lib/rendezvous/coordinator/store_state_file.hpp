@@ -34,7 +34,8 @@ class StoreStateFile final : public CoordinatorOwner {
 
   bool records_worlds() const override { return true; }
   void record_world(const std::string& run_id, const WorldRecord& world, Then recorded) override {
-    worlds_[run_id] = world;
+    // Without names and address, which the file has not: there may be many thousands of jobs.
+    worlds_[run_id] = {world.id, world.nodes, "", 0, world.at_work};
     write(std::move(recorded));
   }
   void job_over(const std::string& run_id) override {

@@ -615,7 +615,7 @@ class EtcdEntry final : public LeaseEntry {
       // A certificate that is not to be trusted does not become better at the next server.
       auto refused = response ? etcd::read_refusal(response->status, response->body)
                               : etcd::Refused{response.error(), false, true};
-      bad_token = refused.bad_token;
+      bad_token = refused.bad_token && !refused.unavailable;
       if (!refused.unavailable) return std::unexpected(std::move(refused.error));
       error = std::move(refused.error);
       troubles.push_back(error.text);
@@ -623,7 +623,6 @@ class EtcdEntry final : public LeaseEntry {
     }
     // All of them: a user has to see which endpoint fails in which way.
     error.text = join(troubles, "; ");
-    bad_token = false;
     return std::unexpected(std::move(error));
   }
 

@@ -9,6 +9,10 @@
 #include "unit/rendezvous/etcd_server.hpp"
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/crc.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -17,9 +21,11 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <sys/stat.h>
+#include <utility>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
@@ -354,6 +360,54 @@ TEST_CASE("leader lease: a register that does not answer holds up no release") {
   const auto asked = network.clock->now();
   clerk.release(*lease);
   CHECK(network.clock->now() - asked < ttl * 3 / 2);
+}
+
+namespace {
+
+/// Gives each request the same answer, as a member of an etcd or what stands before it.
+struct Gateway {
+  using tcp = boost::asio::ip::tcp;
+  Gateway(Network& network, const std::string& status, const std::string& body)
+      : acceptor(network.loop, {boost::asio::ip::address_v4::loopback(), 0}),
+        answer(fmt::format("HTTP/1.1 {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+                           status, body.size(), body)) {
+    serve();
+  }
+  void serve() {
+    acceptor.async_accept([this](boost::system::error_code failed, tcp::socket peer) {
+      if (failed) return;
+      auto socket = std::make_shared<tcp::socket>(std::move(peer));
+      auto request = std::make_shared<std::string>();
+      // The body, an object, is what ends with a brace.
+      boost::asio::async_read_until(*socket, boost::asio::dynamic_buffer(*request), '}',
+                                    [this, socket, request](auto, auto) {
+                                      ++requests;
+                                      boost::asio::write(*socket, boost::asio::buffer(answer));
+                                    });
+      serve();
+    });
+  }
+  std::string endpoint() const {
+    return "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
+  }
+  tcp::acceptor acceptor;
+  const std::string answer;
+  int requests = 0;
+};
+
+}  // namespace
+
+TEST_CASE("leader lease: a member that is away refuses nobody, whatever it says of their token") {
+  Network network;
+  const Gateway away(network, "503 Service Unavailable",
+                     R"({"message":"etcdserver: invalid auth token","code":14})");
+  const Gateway there(network, "200 OK", "{}");
+  const auto settings = lease_settings(away.endpoint() + "," + there.endpoint(), 10s);
+  const auto lease = make_etcd_lease(network.loop, *network.clock, settings).value();
+  Clerk clerk(network);
+  CHECK(!clerk.read(*lease));
+  CHECK(away.requests == 1);
+  CHECK(there.requests == 1);
 }
 
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
