@@ -228,7 +228,9 @@ Status Layout::make_run() {
     if (!root) return std::unexpected(root.error());
     parent = temporary_root_ = *root;
   } else if (std::error_code error; !std::filesystem::create_directories(base_, error) && error) {
-    return std::unexpected(cannot_make(base_, error.value()));
+    // Of a link to what is not there mkdir(2) says that it exists.
+    const bool dangles = error == std::errc::file_exists;
+    return std::unexpected(cannot_make(base_, dangles ? ENOENT : error.value()));
   }
   auto run = make_private(parent + "/" + run_id_ + "_");
   if (!run) return std::unexpected(run.error());

@@ -86,6 +86,18 @@ TEST_CASE("layout: a log directory that is a file is refused in torchrun's words
   CHECK_FALSE(Layout::plan(taken + "/below", "x"));
 }
 
+TEST_CASE("layout: a log directory that is a link to nothing is not there") {
+  const LayoutFolder scratch;
+  const auto link = (scratch.path / "link").string();
+  fs::create_symlink("nowhere", link);
+  for (const auto& given : {link, link + "/below"}) {
+    const auto refused = Layout::plan(given, "x").value().make_attempt(0);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().text.starts_with("cannot make the directory " + given +
+                                           ": No such file or directory; "));
+  }
+}
+
 TEST_CASE("layout: a run id is made safe as a file name") {
   CHECK(file_name_of("a/b\nc..") == "a_b_c..");
   CHECK(file_name_of(std::string(1000, 'x')).size() == 200);
