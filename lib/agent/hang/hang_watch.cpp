@@ -278,14 +278,10 @@ void ExpirationTimers::reap(ExpiredTimer& timer) {
   run_.post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
 }
 
-/// By the last one: it is that of the last group.
-
 /// What is known of each process, by source: that of Python first.
-struct HungStacks::Found {
-  std::map<pid_t, Lines> python, threads;
-};
-struct HungStacks::Job : Found {
+struct HungStacks::Job {
   Then then;
+  std::map<pid_t, Lines> python, threads;
   int awaited = 0;
   std::unique_ptr<Alarm> alarm;
   std::vector<std::unique_ptr<process::Child>> spies;
@@ -313,25 +309,30 @@ void HungStacks::take(const std::vector<pid_t>& hung, Then then) {
     if (!offer) silent.push_back(pid);
     if (offer) askable.push_back({pid, pidfds->emplace_back(std::move(pidfd)).get(), *offer});
   }
-  ++job->awaited;
+  // Two calls, each with its answer: what the kernel does not tell in time costs nothing of the
+  // other. Python first: a process that goes on is where it was asked, not where it was later.
+  job->awaited += 2;
   calls_.make(
-      "the stacks of processes",
-      [pidfds, askable, hung] {
-        Found found;
-        // Those of Python first: a process that goes on is where it was asked, not where it was
-        // later.
-        auto stacks =
-            askable.empty() ? std::vector<Lines>() : system::ask_python_stacks(askable, kAnswer);
-        for (std::size_t i = 0; i < stacks.size(); ++i) {
-          found.python[askable[i].pid] = std::move(stacks[i]);
-        }
-        for (const auto pid : hung) {
-          found.threads[pid] = system::thread_lines(system::read_threads(pid));
-        }
-        return found;
+      "the Python stacks of processes",
+      [pidfds, askable] {
+        return askable.empty() ? std::vector<Lines>() : system::ask_python_stacks(askable, kAnswer);
       },
-      [this, weak](Found found) {
-        if (const auto asked = weak.lock()) static_cast<Found&>(*asked) = std::move(found);
+      [this, weak, askable](std::vector<Lines> stacks) {
+        const auto asked = weak.lock();
+        for (std::size_t i = 0; asked && i < stacks.size(); ++i) {
+          asked->python[askable[i].pid] = std::move(stacks[i]);
+        }
+        done(weak);
+      });
+  calls_.make(
+      "the threads of a process in /proc",
+      [hung] {
+        std::map<pid_t, Lines> threads;
+        for (const auto pid : hung) threads[pid] = system::thread_lines(system::read_threads(pid));
+        return threads;
+      },
+      [this, weak](std::map<pid_t, Lines> threads) {
+        if (const auto asked = weak.lock()) asked->threads = std::move(threads);
         done(weak);
       });
   if (!silent.empty()) find_spy(job, std::move(silent));

@@ -100,7 +100,6 @@ class HungStacks {
   void take(const std::vector<pid_t>& hung, Then then);
 
  private:
-  struct Found;
   struct Job;
   void find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
   void spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid);
@@ -297,7 +296,7 @@ class ExpirationTimers final : public Observes<ExpirationTimers>, private timer:
   /// What a process of a worker said over its channel.
   void heard(pid_t sender, const workers::TimerSet& timer);
 
-  /// What is known of a worker that such a signal has ended.
+  /// Adds what is known of a worker that a timer's signal has ended: the last timer counts.
   void explain(workers::Failure& failure) const {
     for (const auto& timer : expired_) {
       if (timer.worker_pid != failure.pid || !timer.reaped) continue;

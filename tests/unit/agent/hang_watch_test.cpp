@@ -9,6 +9,8 @@
 
 #include <csignal>
 #include <doctest/doctest.h>
+#include <optional>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -626,6 +628,27 @@ struct Offering {
 };
 
 }  // namespace
+
+TEST_CASE("hung stacks: those of Python are told though the kernel's do not come in time") {
+  static const int memory = ::memfd_create("stacks", 0);
+  const int signal = SIGRTMIN + 2;
+  const StoppedChild worker([] {
+    struct sigaction action {};
+    action.sa_handler = [](int) { (void)!::write(memory, "in step\n", 8); };
+    ::sigaction(SIGRTMIN + 2, &action, nullptr);
+  });
+  ::kill(worker.pid, SIGCONT);
+  test::FakeRun run;
+  StackOffers offers;
+  offers.heard(worker.pid, {signal, memory, 0});
+  HungStacks stacks(run, offers);
+  std::optional<HungStacks::Stacks> told;
+  stacks.take({worker.pid}, [&](HungStacks::Stacks found) { told = std::move(found); });
+  run.io.run_one();  // the first answer; no other one comes
+  run.time.advance(HungStacks::kLimit);
+  REQUIRE(told);
+  CHECK((*told)[worker.pid] == std::vector<std::string>{"in step"});
+}
 
 TEST_CASE("stack offers: one that is renewed needs no room, and one that has ended gives it up") {
   StackOffers offers(2);
