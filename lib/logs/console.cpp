@@ -47,22 +47,6 @@ std::string made_by(int fd) {
   return parent.empty() ? parent : word_after(fmt::format("/proc/{}/comm", parent), "");
 }
 
-}  // namespace
-
-bool is_interactive(int fd) {
-  // Jupyter sets that variable for its kernels, and script(1) records what is written: both would
-  // keep a line that is drawn again every second as a thousand lines.
-  return ::isatty(fd) == 1 && std::getenv("JPY_PARENT_PID") == nullptr && made_by(fd) != "script";
-}
-
-bool is_in_foreground(int fd, pid_t guardian) {
-  const pid_t front = ::tcgetpgrp(fd);  // -1: not our controlling terminal
-  if (front <= 0) return false;
-  return front == ::getpgrp() || (guardian > 0 && front == ::getpgid(guardian));
-}
-
-namespace {
-
 using namespace std::chrono_literals;
 
 constexpr Duration kDetailPause = 250ms;  // people do not read faster
@@ -126,6 +110,18 @@ void drop_least(std::vector<Piece>& pieces) {
 }
 
 }  // namespace
+
+bool is_interactive(int fd) {
+  // Jupyter sets that variable for its kernels, and script(1) records what is written: both would
+  // keep a line that is drawn again every second as a thousand lines.
+  return ::isatty(fd) == 1 && std::getenv("JPY_PARENT_PID") == nullptr && made_by(fd) != "script";
+}
+
+bool is_in_foreground(int fd, pid_t guardian) {
+  const pid_t front = ::tcgetpgrp(fd);  // -1: not our controlling terminal
+  if (front <= 0) return false;
+  return front == ::getpgrp() || (guardian > 0 && front == ::getpgid(guardian));
+}
 
 std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
                         bool colour) {

@@ -79,28 +79,6 @@ std::vector<Stale> take_stale(const std::string& parent) {
   return found;
 }
 
-}  // namespace
-
-EndedCgroups end_stale_cgroups(const std::string& parent, Duration limit) {
-  EndedCgroups ended;
-  if (!read_process(::getpid())) return ended;  // /proc would not even give a hint
-  const auto until = std::chrono::steady_clock::now() + limit;
-  auto all = take_stale(parent);
-  for (Stale& stale : all) {  // all, before one is waited for
-    stale.populated = is_populated(stale.path);
-    if (stale.populated) kill_cgroup(stale.path);
-  }
-  for (const Stale& stale : all) {
-    const Duration left = until - std::chrono::steady_clock::now();
-    if (left > Duration::zero()) destroy_cgroup(stale.path, left);
-    if (!stale.populated) continue;
-    (is_populated(stale.path) ? ended.stuck : ended.killed).push_back(stale.name);
-  }
-  return ended;
-}
-
-namespace {
-
 using namespace std::chrono_literals;
 
 // How many ends of children may go by, while an ended worker hides the orphans behind it, before
@@ -128,6 +106,24 @@ ProcessTable live_descendants(const std::vector<pid_t>& spared) {
 }
 
 }  // namespace
+
+EndedCgroups end_stale_cgroups(const std::string& parent, Duration limit) {
+  EndedCgroups ended;
+  if (!read_process(::getpid())) return ended;  // /proc would not even give a hint
+  const auto until = std::chrono::steady_clock::now() + limit;
+  auto all = take_stale(parent);
+  for (Stale& stale : all) {  // all, before one is waited for
+    stale.populated = is_populated(stale.path);
+    if (stale.populated) kill_cgroup(stale.path);
+  }
+  for (const Stale& stale : all) {
+    const Duration left = until - std::chrono::steady_clock::now();
+    if (left > Duration::zero()) destroy_cgroup(stale.path, left);
+    if (!stale.populated) continue;
+    (is_populated(stale.path) ? ended.stuck : ended.killed).push_back(stale.name);
+  }
+  return ended;
+}
 
 Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
                          guardian::Agent* guardian)

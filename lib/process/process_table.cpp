@@ -59,25 +59,6 @@ bool is_deaf(pid_t pid, const std::string& proc) {
   return ((status.blocked | status.ignored) & bit_of(SIGTERM)) != 0;
 }
 
-}  // namespace
-
-Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
-  const auto program = program_of(process.pid, proc);
-  const bool by_name = program.empty() || contains(kManyInOne, program);
-  const std::string_view name = by_name ? process.name : program;
-  if (name == "timeout") return Wrapper::Relay;
-  if (contains(kShells, name)) return Wrapper::Shell;
-  return waits_for_child(process, proc) && is_deaf(process.pid, proc) ? Wrapper::Shell
-                                                                      : Wrapper::None;
-}
-
-bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child, const std::string& proc) {
-  return waits_for_child(parent, proc, true) &&
-         (read_status(child.pid, proc).caught & bit_of(SIGTERM)) != 0;
-}
-
-namespace {
-
 using std::chrono::milliseconds;
 using Steady = std::chrono::steady_clock;
 
@@ -181,6 +162,21 @@ void reap_all() {
 }
 
 }  // namespace
+
+Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
+  const auto program = program_of(process.pid, proc);
+  const bool by_name = program.empty() || contains(kManyInOne, program);
+  const std::string_view name = by_name ? process.name : program;
+  if (name == "timeout") return Wrapper::Relay;
+  if (contains(kShells, name)) return Wrapper::Shell;
+  return waits_for_child(process, proc) && is_deaf(process.pid, proc) ? Wrapper::Shell
+                                                                      : Wrapper::None;
+}
+
+bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child, const std::string& proc) {
+  return waits_for_child(parent, proc, true) &&
+         (read_status(child.pid, proc).caught & bit_of(SIGTERM)) != 0;
+}
 
 bool is_out_of_reach(pid_t pid) {
   return ::kill(pid, 0) != 0 && errno == EPERM;
@@ -286,22 +282,6 @@ std::optional<Number> number_of(std::string_view status, std::string_view field,
   return error == std::errc{} ? std::optional(number) : std::nullopt;
 }
 
-}  // namespace
-
-ProcessStatus read_status(pid_t pid, const std::string& proc) {
-  const auto text = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
-  const auto signals = [&text](std::string_view field) {
-    return number_of<std::uint64_t>(text, field, 16).value_or(0);
-  };
-  return {.tracer = number_of<pid_t>(text, "\nTracerPid:\t", 10).value_or(0),
-          .user = number_of<uid_t>(text, "\nUid:\t", 10),
-          .blocked = signals("\nSigBlk:\t"),
-          .ignored = signals("\nSigIgn:\t"),
-          .caught = signals("\nSigCgt:\t")};
-}
-
-namespace {
-
 std::string traced_by(pid_t tracer) {
   const auto process = read_process(tracer);
   return fmt::format("traced by {} (pid {})", process ? printable(process->name) : "a process",
@@ -323,23 +303,6 @@ std::string held_by(const ProcessEntry& process, std::set<pid_t>& seen) {
   }
   return {};
 }
-
-}  // namespace
-
-std::string held_by(pid_t pid) {
-  const auto process = read_process(pid);
-  if (!process || process->zombie()) return {};
-  std::set<pid_t> seen;
-  return held_by(*process, seen);
-}
-
-bool any_stopped_child() {
-  siginfo_t info{};
-  const int flags = WSTOPPED | WNOHANG | WNOWAIT;
-  return ::waitid(P_ALL, 0, &info, flags) == 0 && info.si_pid != 0;
-}
-
-namespace {
 
 constexpr std::string_view kProc = "/proc";
 
@@ -406,6 +369,31 @@ bool live_child(idtype_t kind, id_t which) {
 }
 
 }  // namespace
+
+ProcessStatus read_status(pid_t pid, const std::string& proc) {
+  const auto text = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
+  const auto signals = [&text](std::string_view field) {
+    return number_of<std::uint64_t>(text, field, 16).value_or(0);
+  };
+  return {.tracer = number_of<pid_t>(text, "\nTracerPid:\t", 10).value_or(0),
+          .user = number_of<uid_t>(text, "\nUid:\t", 10),
+          .blocked = signals("\nSigBlk:\t"),
+          .ignored = signals("\nSigIgn:\t"),
+          .caught = signals("\nSigCgt:\t")};
+}
+
+std::string held_by(pid_t pid) {
+  const auto process = read_process(pid);
+  if (!process || process->zombie()) return {};
+  std::set<pid_t> seen;
+  return held_by(*process, seen);
+}
+
+bool any_stopped_child() {
+  siginfo_t info{};
+  const int flags = WSTOPPED | WNOHANG | WNOWAIT;
+  return ::waitid(P_ALL, 0, &info, flags) == 0 && info.si_pid != 0;
+}
 
 std::string_view next_word(std::string_view& text) {
   const auto start = text.find_first_not_of(" \t\n");

@@ -102,31 +102,6 @@ std::string explain_size(const std::vector<std::string>& argv,
   return advice + ")";
 }
 
-}  // namespace
-
-Result<std::string> find_program(const std::string& name,
-                                 const std::vector<std::string>& environment,
-                                 const std::string& directory) {
-  if (name.empty()) return fail(Code::Spawn, "cannot start an empty program name");
-  if (name.find('/') != std::string::npos) return name;  // execve itself gives the best errors
-  bool forbidden = false;
-  for (const std::string& path : program_candidates(name, find_variable(environment, "PATH"))) {
-    const int number = refusal(in_directory(directory, path));
-    if (number == 0) return path;
-    forbidden = forbidden || number == EACCES;
-  }
-  if (forbidden) {
-    return fail(Code::Spawn, fmt::format("cannot start {}: Permission denied (a file of this name "
-                                         "in PATH is not executable; try chmod +x)",
-                                         name));
-  }
-  return fail(Code::Spawn, fmt::format("cannot start {}: No such file or directory (it is in no "
-                                       "directory of PATH)",
-                                       name));
-}
-
-namespace {
-
 using Steady = std::chrono::steady_clock;
 
 timespec until_spec(Steady::time_point until) {
@@ -162,6 +137,27 @@ bool takes_at_once(int fd) {
 }
 
 }  // namespace
+
+Result<std::string> find_program(const std::string& name,
+                                 const std::vector<std::string>& environment,
+                                 const std::string& directory) {
+  if (name.empty()) return fail(Code::Spawn, "cannot start an empty program name");
+  if (name.find('/') != std::string::npos) return name;  // execve itself gives the best errors
+  bool forbidden = false;
+  for (const std::string& path : program_candidates(name, find_variable(environment, "PATH"))) {
+    const int number = refusal(in_directory(directory, path));
+    if (number == 0) return path;
+    forbidden = forbidden || number == EACCES;
+  }
+  if (forbidden) {
+    return fail(Code::Spawn, fmt::format("cannot start {}: Permission denied (a file of this name "
+                                         "in PATH is not executable; try chmod +x)",
+                                         name));
+  }
+  return fail(Code::Spawn, fmt::format("cannot start {}: No such file or directory (it is in no "
+                                       "directory of PATH)",
+                                       name));
+}
 
 bool do_in_child(const std::function<void()>& work, ChildBound bound) {
   const pid_t self = ::getpid();

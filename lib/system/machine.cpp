@@ -534,26 +534,6 @@ void add_energy(Points& points, const MachineSample& sample) {
   }
 }
 
-}  // namespace
-
-std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
-  std::vector<telemetry::Point> all;
-  Points points(all, start);
-  add_node(points, sample);
-  add_devices(points, sample);
-  add_cgroup(points, sample.cgroup);
-  add_workers(points, sample.workers);
-  add_gpus(points, sample.gpus);
-  add_energy(points, sample);
-  return all;
-}
-
-std::vector<std::string> machine_point_names() {
-  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
-}
-
-namespace {
-
 // The newest lines are kept: what the kernel has logged since its start may be far more.
 constexpr std::size_t kMaxKernelLog = 1u << 20;
 
@@ -620,6 +600,22 @@ bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t 
 }
 
 }  // namespace
+
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
+  std::vector<telemetry::Point> all;
+  Points points(all, start);
+  add_node(points, sample);
+  add_devices(points, sample);
+  add_cgroup(points, sample.cgroup);
+  add_workers(points, sample.workers);
+  add_gpus(points, sample.gpus);
+  add_energy(points, sample);
+  return all;
+}
+
+std::vector<std::string> machine_point_names() {
+  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
+}
 
 OomKills::Counts OomKills::count() const {
   Counts counts;

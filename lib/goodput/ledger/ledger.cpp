@@ -42,23 +42,6 @@ constexpr std::array<Name, 25> kNames = {{{"train", Bucket::Running},
                                           {"compile", Bucket::Preparation},
                                           {"unexplained", Bucket::Unexplained}}};
 
-}  // namespace
-
-Bucket bucket_of_phase(std::string_view name) {
-  const auto small = to_lower(name.substr(0, 32));
-  const auto* found = std::ranges::find(kNames, std::string_view(small), &Name::first);
-  return found == kNames.end() ? Bucket::Custom : found->second;
-}
-
-std::optional<bool> says_loading(std::string_view name) {
-  const auto small = to_lower(name.substr(0, 32));
-  if (small == "load" || small == "restore" || small == "checkpoint_restore") return true;
-  if (small == "save" || small == "checkpoint_save") return false;
-  return std::nullopt;
-}
-
-namespace {
-
 // A number that jumps further does not count steps that were done.
 constexpr std::uint32_t kFarthest = 1 << 20;
 
@@ -91,6 +74,19 @@ const BucketRow& row_of(Bucket bucket) {
 }
 
 }  // namespace
+
+Bucket bucket_of_phase(std::string_view name) {
+  const auto small = to_lower(name.substr(0, 32));
+  const auto* found = std::ranges::find(kNames, std::string_view(small), &Name::first);
+  return found == kNames.end() ? Bucket::Custom : found->second;
+}
+
+std::optional<bool> says_loading(std::string_view name) {
+  const auto small = to_lower(name.substr(0, 32));
+  if (small == "load" || small == "restore" || small == "checkpoint_restore") return true;
+  if (small == "save" || small == "checkpoint_save") return false;
+  return std::nullopt;
+}
 
 std::string_view bucket_name(Bucket bucket) {
   return row_of(bucket).name;

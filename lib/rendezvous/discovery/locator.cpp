@@ -654,18 +654,6 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   Then resigned_;
 };
 
-}  // namespace
-
-std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
-                                              std::shared_ptr<const net::Sealer> sealer,
-                                              std::unique_ptr<LeaderLease> lease,
-                                              SessionSettings settings) {
-  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(lease),
-                                          std::move(settings));
-}
-
-namespace {
-
 class FixedLocator final : public Locator {
  public:
   FixedLocator(boost::asio::io_context& loop, Clock& clock,
@@ -771,6 +759,14 @@ class FixedLocator final : public Locator {
 };
 
 }  // namespace
+
+std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
+                                              std::shared_ptr<const net::Sealer> sealer,
+                                              std::unique_ptr<LeaderLease> lease,
+                                              SessionSettings settings) {
+  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(lease),
+                                          std::move(settings));
+}
 
 std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,
                                             std::shared_ptr<const net::Sealer> sealer,

@@ -404,30 +404,6 @@ class FileEntry final : public LeaseEntry {
   bool full_ = false;  // at the latest write
 };
 
-}  // namespace
-
-Result<std::string> read_secret(const std::string& file, const std::string& given) {
-  if (file.empty()) return given;
-  const auto text = read_file(file);
-  if (!text) {
-    return fail(Code::Usage, "cannot read the secret of the job, secret_file=" + text.error().text);
-  }
-  struct stat status {};
-  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & 077) != 0) {
-    log::warning("rendezvous",
-                 "the secret in {} can be read by others on this machine: chmod 600 {}", file,
-                 file);
-  }
-  const std::string secret(trim(*text));
-  // Elsewhere an empty one means that the job has none.
-  if (secret.empty()) {
-    return fail(Code::Usage, fmt::format("the secret of the job (secret_file={}) is empty", file));
-  }
-  return secret;
-}
-
-namespace {
-
 /// Where etcd is, who we are to it, and the keys of the job.
 struct EtcdSettings {
   std::vector<net::Endpoint> endpoints{};  // tried in this order, from the last one that answered
@@ -804,6 +780,26 @@ Duration record_life(const SessionSettings& settings) {
 }
 
 }  // namespace
+
+Result<std::string> read_secret(const std::string& file, const std::string& given) {
+  if (file.empty()) return given;
+  const auto text = read_file(file);
+  if (!text) {
+    return fail(Code::Usage, "cannot read the secret of the job, secret_file=" + text.error().text);
+  }
+  struct stat status {};
+  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & 077) != 0) {
+    log::warning("rendezvous",
+                 "the secret in {} can be read by others on this machine: chmod 600 {}", file,
+                 file);
+  }
+  const std::string secret(trim(*text));
+  // Elsewhere an empty one means that the job has none.
+  if (secret.empty()) {
+    return fail(Code::Usage, fmt::format("the secret of the job (secret_file={}) is empty", file));
+  }
+  return secret;
+}
 
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const SessionSettings& job) {

@@ -450,15 +450,6 @@ class UsersSession final : public PushingSession {
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };
 
-}  // namespace
-
-std::unique_ptr<Session> make_handler_session(boost::asio::io_context& loop, Clock& clock,
-                                              Handler handler, HandlerSettings settings) {
-  return std::make_unique<UsersSession>(loop, clock, std::move(handler), std::move(settings));
-}
-
-namespace {
-
 constexpr Peer kSelf = 1;
 
 /// No other node is waited for, whatever its node rank.
@@ -518,15 +509,6 @@ class LocalSession final : public PushingSession {
   std::unique_ptr<Alarm> alarm_;
 };
 
-}  // namespace
-
-std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
-                                            SessionSettings settings) {
-  return std::make_unique<LocalSession>(loop, clock, std::move(settings));
-}
-
-namespace {
-
 using net::is_loopback_host;
 using spec::RendezvousConfig;
 
@@ -583,6 +565,16 @@ StorePlan fixed_place(SessionSettings& settings, const net::Endpoint& endpoint) 
 }
 
 }  // namespace
+
+std::unique_ptr<Session> make_handler_session(boost::asio::io_context& loop, Clock& clock,
+                                              Handler handler, HandlerSettings settings) {
+  return std::make_unique<UsersSession>(loop, clock, std::move(handler), std::move(settings));
+}
+
+std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
+                                            SessionSettings settings) {
+  return std::make_unique<LocalSession>(loop, clock, std::move(settings));
+}
 
 // A secret wins over MUNGE: a user has chosen it, and it also admits nodes outside the cluster and
 // a colleague's, whose credentials are another user's.
