@@ -253,7 +253,8 @@ TEST_CASE("guardian: two that were forked ahead take their places") {
     const bool sound = agent.guardian_pid() == ::getppid() && agent.guardian_fd() >= 0 &&
                        ::getpgrp() == ::getpid() && ::sigisemptyset(&mask) == 1;
     // Nothing of an orphan's has to be told to the guardian: it is an ancestor.
-    if (::fork() == 0) ::setsid(), ::pause();
+    // It ends by itself where this agent was gone before its guardian took orphans in.
+    if (::fork() == 0) ::setsid(), ::alarm(20), ::pause();
     if (sound && agent.remember(scratch.path)) ::kill(::getpid(), SIGABRT);
     return 1;
   });
