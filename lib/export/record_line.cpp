@@ -36,6 +36,12 @@ class LineScanner {
     skip_spaces();
     return rest_.empty();
   }
+  bool take(char what) {
+    skip_spaces();
+    if (rest_.empty() || rest_.front() != what) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
   bool take(std::string_view what) {
     skip_spaces();
     if (!rest_.starts_with(what)) return false;
@@ -45,13 +51,13 @@ class LineScanner {
   /// `"name":`, with its quotes, or nothing of it.
   bool take_name(std::string_view quoted) {
     const auto before = rest_;
-    if (take(quoted) && take(":")) return true;
+    if (take(quoted) && take(':')) return true;
     rest_ = before;
     return false;
   }
 
   std::optional<std::string_view> text() {
-    if (!take("\"")) return std::nullopt;
+    if (!take('"')) return std::nullopt;
     const auto is_odd = [](char c) {
       return c == '"' || c == '\\' || static_cast<signed char>(c) < 0x20;
     };
@@ -176,10 +182,10 @@ constexpr std::size_t kMostAttributes = 32;
 
 bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attributes) {
   std::size_t count = 0;
-  if (!line.take("{")) return false;
+  if (!line.take('{')) return false;
   do {
     const auto name = line.text();
-    if (!name || !line.take(":") || count == kMostAttributes) return false;
+    if (!name || !line.take(':') || count == kMostAttributes) return false;
     const auto seen = std::span(attributes).first(count);
     // False sends the line to from_json_line(), which decides what a name that is there twice
     // means.
@@ -188,18 +194,18 @@ bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attri
     attributes[count].first = *name;
     if (!line.value(attributes[count].second)) return false;
     ++count;
-  } while (line.take(","));
+  } while (line.take(','));
   // Only now, not at the start: the strings of the record before are used again, without an
   // allocation.
   attributes.resize(count);
-  return line.take("}");
+  return line.take('}');
 }
 
 /// The log's own time of an entry, before its payload; if there is none, takes nothing.
 bool take_log_time(LineScanner& line, Value& time) {
   auto payload = line;
-  const bool logged = payload.take("{") && payload.take_name("\"log_time\"") &&
-                      payload.number(time) && payload.take(",") && payload.take_name("\"payload\"");
+  const bool logged = payload.take('{') && payload.take_name("\"log_time\"") &&
+                      payload.number(time) && payload.take(',') && payload.take_name("\"payload\"");
   if (logged) line = payload;
   return logged;
 }
@@ -268,7 +274,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   LineScanner line(text);
   Value number;
   // Members in the order in which they are written, which is also that they are there once.
-  if (!line.take("{") || !line.take_name("\"time\"")) return false;
+  if (!line.take('{') || !line.take_name("\"time\"")) return false;
   if (!line.time(record.stamp.wall)) {
     if (!line.number(number)) return false;
     const auto seconds = telemetry::as_real(number);
@@ -276,7 +282,7 @@ bool read_plain_record(std::string_view text, Record& record) {
     record.stamp.wall = WallTime(from_seconds(*seconds));
   }
   const auto next = [&line](std::string_view quoted) {
-    return line.take(",") && line.take_name(quoted);
+    return line.take(',') && line.take_name(quoted);
   };
   if (!next("\"mono_ns\"") || !line.number(number)) return false;
   const auto* mono = std::get_if<std::int64_t>(&number);
@@ -292,17 +298,17 @@ bool read_plain_record(std::string_view text, Record& record) {
   record.scope = *scope;
   record.name = *name;
   record.value = std::monostate();
-  bool more = line.take(",");
+  bool more = line.take(',');
   if (more && line.take_name("\"value\"")) {
     if (!line.value(record.value)) return false;
-    more = line.take(",");
+    more = line.take(',');
   }
   if (!more) {
     record.attributes.clear();
   } else if (!line.take_name("\"attributes\"") || !read_attributes(line, record.attributes)) {
     return false;
   }
-  return line.take("}") && line.at_end();
+  return line.take('}') && line.at_end();
 }
 
 bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& members,
@@ -310,7 +316,7 @@ bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& 
   LineScanner line(text);
   Value time;
   const bool logged = take_log_time(line, time);
-  if (!read_attributes(line, members) || (logged && !line.take("}")) || !line.at_end())
+  if (!read_attributes(line, members) || (logged && !line.take('}')) || !line.at_end())
     return false;
   bool of_job = false;
   for (const auto& [name, value] : members) {
@@ -327,11 +333,11 @@ std::optional<PlainStep> read_plain_step(std::string_view text) {
   LineScanner line(text);
   Value log_time, count, start;
   const bool logged = take_log_time(line, log_time);
-  if (!line.take("{") || !line.take_name("\"job_name\"")) return std::nullopt;
+  if (!line.take('{') || !line.take_name("\"job_name\"")) return std::nullopt;
   const auto job = line.text();
-  if (!job || !line.take(",") || !line.take_name("\"step_count\"") || !line.number(count) ||
-      !line.take(",") || !line.take_name("\"step_start_time\"") || !line.number(start) ||
-      !line.take("}") || (logged && !line.take("}")) || !line.at_end()) {
+  if (!job || !line.take(',') || !line.take_name("\"step_count\"") || !line.number(count) ||
+      !line.take(',') || !line.take_name("\"step_start_time\"") || !line.number(start) ||
+      !line.take('}') || (logged && !line.take('}')) || !line.at_end()) {
     return std::nullopt;
   }
   const auto* step = std::get_if<std::int64_t>(&count);
