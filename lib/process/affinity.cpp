@@ -58,40 +58,6 @@ Cpu describe_cpu(hwloc_obj_t unit) {
   return cpu;
 }
 
-}  // namespace
-
-Result<Topology> make_topology(const std::string& synthetic) {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return fail(Code::Io, "cannot start to read the topology");
-  const Handle handle(raw, hwloc_topology_destroy);
-  if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0) {
-    return fail(Code::Usage, fmt::format("\"{}\" describes no topology", synthetic));
-  }
-  if (hwloc_topology_load(raw) != 0) {
-    return std::unexpected(errno_error(Code::Io, "cannot read the topology of the CPUs", errno));
-  }
-  Topology topology;
-  hwloc_obj_t unit = nullptr;
-  while ((unit = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_PU, unit)) != nullptr) {
-    topology.cpus.push_back(describe_cpu(unit));
-  }
-  std::sort(topology.cpus.begin(), topology.cpus.end(),
-            [](const Cpu& a, const Cpu& b) { return a.number < b.number; });
-  return topology;
-}
-
-Result<Topology> read_topology() {
-  auto topology = make_topology("");
-  const auto allowed = affinity_of(0);
-  if (!topology || !allowed) return topology;
-  std::erase_if(topology->cpus, [&](const Cpu& cpu) {
-    return !std::binary_search(allowed->begin(), allowed->end(), cpu.number);
-  });
-  return topology;
-}
-
-namespace {
-
 using Groups = std::map<int, std::vector<int>>;  // CPUs by what they share
 
 std::vector<int> cpus_where(const Topology& topology, auto matches) {
@@ -207,6 +173,36 @@ Result<std::vector<int>> cpus_for(BindingMode mode, const Topology& topology,
 }
 
 }  // namespace
+
+Result<Topology> make_topology(const std::string& synthetic) {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) return fail(Code::Io, "cannot start to read the topology");
+  const Handle handle(raw, hwloc_topology_destroy);
+  if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0) {
+    return fail(Code::Usage, fmt::format("\"{}\" describes no topology", synthetic));
+  }
+  if (hwloc_topology_load(raw) != 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot read the topology of the CPUs", errno));
+  }
+  Topology topology;
+  hwloc_obj_t unit = nullptr;
+  while ((unit = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_PU, unit)) != nullptr) {
+    topology.cpus.push_back(describe_cpu(unit));
+  }
+  std::sort(topology.cpus.begin(), topology.cpus.end(),
+            [](const Cpu& a, const Cpu& b) { return a.number < b.number; });
+  return topology;
+}
+
+Result<Topology> read_topology() {
+  auto topology = make_topology("");
+  const auto allowed = affinity_of(0);
+  if (!topology || !allowed) return topology;
+  std::erase_if(topology->cpus, [&](const Cpu& cpu) {
+    return !std::binary_search(allowed->begin(), allowed->end(), cpu.number);
+  });
+  return topology;
+}
 
 Result<BindingPlan> plan_binding(BindingMode mode, const Topology& topology,
                                  const std::vector<int>& device_nodes, int workers) {

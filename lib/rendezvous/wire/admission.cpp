@@ -71,6 +71,15 @@ std::string given_text(std::string rule, const Value& value) {
   }
 }
 
+/// "1700000000/1": its time, which Slurm does not tell everywhere, and the number of requeues.
+bool may_be_same_start(std::string_view one, std::string_view other) {
+  const auto time_of = [](std::string_view start) { return start.substr(0, start.find('/')); };
+  const auto time = time_of(one), other_time = time_of(other);
+  const bool known = !time.empty() && !other_time.empty();
+  // Without a time on one side the number of requeues decides alone.
+  return known ? one == other : one.substr(time.size()) == other.substr(other_time.size());
+}
+
 }  // namespace
 
 AgentProcesses own_processes(pid_t guardian) {
@@ -102,19 +111,6 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
   hello.processes = own_processes(guardian);
   return hello;
 }
-
-namespace {
-
-/// "1700000000/1": its time, which Slurm does not tell everywhere, and the number of requeues.
-bool may_be_same_start(std::string_view one, std::string_view other) {
-  const auto time_of = [](std::string_view start) { return start.substr(0, start.find('/')); };
-  const auto time = time_of(one), other_time = time_of(other);
-  const bool known = !time.empty() && !other_time.empty();
-  // Without a time on one side the number of requeues decides alone.
-  return known ? one == other : one.substr(time.size()) == other.substr(other_time.size());
-}
-
-}  // namespace
 
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start) {
   if (!run_id.empty() && !hello.run_id.empty() && hello.run_id != run_id) {
