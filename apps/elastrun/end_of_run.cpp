@@ -313,8 +313,7 @@ std::string trouble_with_report(const std::string& path) {
   if (::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
     return fmt::format(
         "--report {}: the directory {} does not exist; make it before the job ends, or there will "
-        "be no "
-        "report",
+        "be no report",
         path, folder);
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};

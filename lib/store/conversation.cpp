@@ -295,24 +295,27 @@ void Conversation::execute(const Request& request) {
   }
 }
 
-/// These keys, or their values: as much as there is room for, now and later.
+/// These keys, or their values. What would be too much at once is kept for go_on().
 void Conversation::answer(bool values, std::span<const std::string_view> keys) {
+  std::size_t done = 0;
+  while (done < keys.size() && !stalled()) put_item(values, keys[done++]);
   // By their names, not their values: those that change meanwhile are told as they are then.
-  rest_.reset(new Rest{values, {keys.begin(), keys.end()}});
-  go_on();
+  const auto left = keys.subspan(done);
+  if (!left.empty()) rest_.reset(new Rest{values, {left.begin(), left.end()}});
 }
 
 void Conversation::go_on() {
   Rest& rest = *rest_;
   // The rest once there is room: a client that does not read must not fill our memory.
-  while (rest.next < rest.keys.size() && !stalled()) {
-    const auto& key = rest.keys[rest.next++];
-    const Value* value = rest.values ? exchange_->table_.get(key) : nullptr;
-    value != nullptr ? output_.put_value(*value) : output_.put_text(rest.values ? "" : key);
-  }
+  while (rest.next < rest.keys.size() && !stalled()) put_item(rest.values, rest.keys[rest.next++]);
   if (rest.next < rest.keys.size()) return;
   output_.put(rest.after.take());
   rest_.reset();
+}
+
+void Conversation::put_item(bool values, std::string_view key) {
+  const Value* value = values ? exchange_->table_.get(key) : nullptr;
+  value != nullptr ? output_.put_value(*value) : output_.put_text(values ? "" : key);
 }
 
 void Conversation::tell(const Notice& notice) {

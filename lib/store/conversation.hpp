@@ -119,6 +119,7 @@ class Conversation {
   void tell(const Notice& notice);
   void answer(bool values, std::span<const std::string_view> keys);
   void go_on();
+  void put_item(bool values, std::string_view key);
   void execute(const Request& request);
   void end(std::string violation);
   Protocol protocol() const { return stage_ == Stage::Old ? Protocol::Old : Protocol::Current; }
