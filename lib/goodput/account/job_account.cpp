@@ -216,6 +216,9 @@ void append(StepSeries::Point& point, const StepSeries::Point& next) {
   point.count += next.count;
 }
 
+constexpr std::int64_t kUntoldStep = -2;  // of a checkpoint
+constexpr std::size_t kMostOpen = 64;     // that begin and do not end: names are the worker's
+
 }  // namespace
 
 void StepSeries::begin(std::int64_t number, Duration at) {
@@ -257,13 +260,6 @@ std::optional<std::int64_t> SafeStep::done(std::int64_t rank, std::int64_t step)
   if (done_.size() == 1) return rank == 0 ? std::optional(step) : std::nullopt;
   return std::ranges::min(done_ | std::views::values);
 }
-
-namespace {
-
-constexpr std::int64_t kUntoldStep = -2;  // of a checkpoint
-constexpr std::size_t kMostOpen = 64;     // that begin and do not end: names are the worker's
-
-}  // namespace
 
 JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
     : job_start_(job_start),
